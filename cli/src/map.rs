@@ -206,7 +206,7 @@ impl<'a> DocumentJson<'a> {
     fn new(document: &'a Document) -> Self {
         Self {
             name: &document.name,
-            encoding: document.encoding,
+            encoding: &document.encoding,
             skipped_bytes: document.skipped_bytes,
             text: &document.text,
             parts: (document.parts.iter())

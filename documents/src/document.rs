@@ -3,6 +3,7 @@
 //! This module reads the file and selects the decoder. `sniff` detects the format; `text` decodes text, `confined` all
 //! else.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -22,7 +23,8 @@ use crate::{DocumentError, Format, PageKind, Part, extract, passage, sniff, text
 pub const MAX_SOURCE_BYTES: u64 = 512 << 20;
 
 /// The kind of a document. It decides only how passages are cut, how headings are found and what pages are called.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
 #[non_exhaustive]
 pub enum Kind {
     /// Prose in plain text.
@@ -73,6 +75,18 @@ impl Kind {
     }
 }
 
+impl From<String> for Kind {
+    fn from(code: String) -> Self {
+        Self::from_code(&code)
+    }
+}
+
+impl From<Kind> for String {
+    fn from(kind: Kind) -> Self {
+        kind.code().to_owned()
+    }
+}
+
 /// A page of a document that has pages, or a slide, a sheet or a chapter: see [`Document::page_kind_at`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
@@ -80,28 +94,30 @@ pub struct Page {
     /// not count.
     pub number: u32,
     /// Byte range in [`Document::text`]. Pages are contiguous: a page includes the blank line at its end.
+    #[serde(flatten)]
     pub range: Range<usize>,
 }
 
-/// A file as text.
+/// A file as text. The text itself is not serialised: a stored document has it besides.
 ///
 /// ```text
 /// file   EF BB BF  H  e  l  l  o  \r \n  ...        source_bytes = 10, skipped_bytes = 3
 /// text             H  e  l  l  o  \r \n  ...        in UTF-8: file byte = text byte + skipped_bytes
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Document {
     /// The file name without its folder.
     pub name: String,
     /// The kind of the document.
     pub kind: Kind,
     /// The whole text, with the line ends of the file.
+    #[serde(skip)]
     pub text: String,
     /// The pages in order, without gaps in `text`; empty if the format has no pages.
     pub pages: Vec<Page>,
     /// The encoding of the file ("UTF-8", "UTF-16LE", "windows-1252", ...); "PDF" for a PDF, and "UTF-8" for an archive
     /// or an e-mail, whose parts declare their own.
-    pub encoding: &'static str,
+    pub encoding: Cow<'static, str>,
     /// Size of the file in bytes.
     pub source_bytes: u64,
     /// Length in bytes of the byte-order mark at the start of the file, which `text` does not contain.
@@ -112,8 +128,10 @@ pub struct Document {
     pub unread_pages: Vec<u32>,
     /// Numbers of the pages that show an image and have no text; [`Document::recognise`] may find some. Report them to the
     /// user.
+    #[serde(default)]
     pub image_pages: Vec<u32>,
     /// The documents joined by [`Document::join`], in order; empty for a single file.
+    #[serde(default)]
     pub parts: Vec<Part>,
 }
 
@@ -125,7 +143,7 @@ impl Document {
             kind: Kind::PlainText,
             text: String::new(),
             pages: Vec::new(),
-            encoding: "UTF-8",
+            encoding: "UTF-8".into(),
             source_bytes: 0,
             skipped_bytes: 0,
             malformed: 0,
@@ -221,7 +239,7 @@ impl Document {
                 let found = confined::read(&shown, source, password, bytes)?;
                 let kind = (found.format).map_or(Kind::Pdf, |format| Kind::Extracted { format });
                 Self {
-                    encoding: if kind == Kind::Pdf { "PDF" } else { "UTF-8" },
+                    encoding: if kind == Kind::Pdf { "PDF" } else { "UTF-8" }.into(),
                     kind,
                     text: found.text,
                     pages: found.pages,
@@ -241,7 +259,7 @@ impl Document {
     fn of_text(decoded: text::Decoded) -> Self {
         Self {
             text: decoded.text,
-            encoding: decoded.encoding,
+            encoding: decoded.encoding.into(),
             skipped_bytes: decoded.skipped_bytes,
             malformed: decoded.malformed,
             ..Self::empty()

@@ -15,14 +15,17 @@
 
 use std::ops::Range;
 
-use crate::{Document, Kind, Page};
+use serde::{Deserialize, Serialize};
+
+use crate::{Document, Page};
 
 /// One of several joined documents.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// The document without its text: `text` is empty. Page ranges are those of the document alone.
     pub document: Document,
     /// Byte range of the document in the joined text.
+    #[serde(flatten)]
     pub range: Range<usize>,
 }
 
@@ -40,16 +43,8 @@ impl Document {
         let names: Vec<String> = documents.iter().map(|d| d.name.clone()).collect();
         let mut joined = Document {
             name: names.join(" + "),
-            kind: Kind::PlainText,
-            text: String::new(),
-            pages: Vec::new(),
-            encoding: "UTF-8",
             source_bytes: documents.iter().map(|d| d.source_bytes).sum(),
-            skipped_bytes: 0,
-            malformed: 0,
-            unread_pages: Vec::new(),
-            image_pages: Vec::new(),
-            parts: Vec::new(),
+            ..Document::empty()
         };
         for (i, mut document) in documents.into_iter().enumerate() {
             let start = joined.text.len();

@@ -121,7 +121,7 @@ impl Document {
             name: (path.file_name()).map_or(shown.into(), |n| n.to_string_lossy().into_owned()),
             text,
             pages: if reader.is_image { Vec::new() } else { pages },
-            encoding: if reader.is_image { "UTF-8" } else { "PDF" },
+            encoding: if reader.is_image { "UTF-8" } else { "PDF" }.into(),
             kind,
             source_bytes: path.metadata().map_or(0, |metadata| metadata.len()),
             unread_pages: found.unread,

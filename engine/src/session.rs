@@ -159,13 +159,13 @@ pub struct Answer {
 pub fn document_notes(document: &Document) -> Vec<String> {
     let parts = document.parts.iter();
     let mut notes: Vec<String> = parts.flat_map(|p| document_notes(&p.document)).collect();
-    if document.malformed > 0 {
+    if document.malformed > 0 && document.parts.is_empty() {
         notes.push(format!(
             "{} is not valid {} in {} place(s), read as \u{FFFD}",
             document.name, document.encoding, document.malformed
         ));
     }
-    let guessed = !matches!(document.encoding, "UTF-8" | "PDF") && document.skipped_bytes == 0;
+    let guessed = !matches!(&*document.encoding, "UTF-8" | "PDF") && document.skipped_bytes == 0;
     if guessed {
         notes.push(format!(
             "{} does not name its encoding; it was read as {}",

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use kept_worker::protocol::DocumentInfo;
+use kept_engine::documents::Document;
 use serde::{Deserialize, Serialize};
 
 use crate::contract::{Source, Turn, TurnState};
@@ -18,7 +18,7 @@ struct Exported {
     /// [`VERSION`].
     kept_conversation: u32,
     title: String,
-    document: DocumentInfo,
+    document: Document,
     sample: bool,
     text: String,
     turns: Vec<Turn>,

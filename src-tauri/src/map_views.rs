@@ -188,7 +188,7 @@ fn one_layer(map: &MapGrid, layer: Option<usize>) -> Cow<'_, MapGrid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kept_worker::protocol::DocumentInfo;
+    use kept_engine::documents::{Document, Page, Part};
 
     fn map() -> MapGrid {
         let ends = (1..=20).map(|token| token * 5).collect();
@@ -211,26 +211,23 @@ mod tests {
 
     #[test]
     fn of_several_documents_each_row_says_whose_it_is() {
-        use kept_worker::protocol::{PageInfo, PartInfo};
         let info = crate::state::plain_text(String::new(), "");
-        let part = |name: &str, start, end| PartInfo {
-            document: DocumentInfo {
+        let part = |name: &str, start, end| Part {
+            document: Document {
                 name: name.to_owned(),
                 ..info.clone()
             },
-            start,
-            end,
+            range: start..end,
         };
-        let info = DocumentInfo {
+        let info = Document {
             parts: vec![
                 part("a.txt", 0, 50),
                 part("b.pdf", 60, 90),
                 part("late.txt", 110, 120),
             ],
-            pages: vec![PageInfo {
+            pages: vec![Page {
                 number: 1,
-                start: 60,
-                end: 90,
+                range: 60..90,
             }],
             ..info.clone()
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use kept_engine::DocumentLength;
-use kept_engine::documents::recognised_languages;
+use kept_engine::documents::{Document, recognised_languages};
 use kept_engine::kernels::Stop;
 use kept_worker::protocol::{Failure, Fault, Reply, Request};
 
@@ -155,12 +155,12 @@ impl Dispatcher {
                             document.name
                         )
                     })
-                    .and_then(|text| facts::restore(&document, text));
+                    .and_then(|text| facts::check_fits(&document, &text).map(|()| text));
                 match adopted {
-                    Ok(text) => self.set_document(Arc::new(OpenDocument {
-                        info: document,
-                        document: text,
-                    })),
+                    Ok(text) => {
+                        let document = Document { text, ..document };
+                        self.set_document(Arc::new(OpenDocument::new(document)));
+                    }
                     Err(why) => self.fail(None, Failure::Request, why),
                 }
             }

@@ -1,14 +1,13 @@
 //! Conversion between the engine's types and those of the protocol.
 
+use std::ops::Range;
 use std::path::Path;
 
-use kept_engine::documents::{Document, Kind, Page, Part};
+use kept_engine::documents::Document;
 use kept_engine::kernels::{simd_level, threads};
 use kept_engine::policies;
-use kept_engine::{Engine, Fit, MethodSpec, available_memory, document_notes};
-use kept_worker::protocol::{
-    DocumentInfo, Inspection, MethodFacts, ModelFacts, PageInfo, ParameterFacts, Reply,
-};
+use kept_engine::{Engine, Fit, MethodSpec, available_memory};
+use kept_worker::protocol::{Inspection, MethodFacts, ModelFacts, ParameterFacts, Reply};
 
 use crate::work::ModelName;
 
@@ -105,92 +104,40 @@ pub fn model(
     }
 }
 
-/// Facts of a document for the app.
-pub fn document(document: &Document) -> DocumentInfo {
-    DocumentInfo {
-        name: document.name.clone(),
-        kind: document.kind.code().to_owned(),
-        encoding: document.encoding.to_owned(),
-        source_bytes: document.source_bytes,
-        skipped_bytes: document.skipped_bytes,
-        malformed: document.malformed,
-        unread_pages: document.unread_pages.clone(),
-        image_pages: document.image_pages.clone(),
-        pages: (document.pages.iter())
-            .map(|page| PageInfo {
-                number: page.number,
-                start: page.range.start,
-                end: page.range.end,
-            })
-            .collect(),
-        notes: document_notes(document),
-        // `joining.rs` fills in the parts: it has the facts of each document.
-        parts: Vec::new(),
-    }
-}
-
-/// Restores a document from the facts and text that the app stored. Fields that only serve to derive notes are not
-/// restored: `info` has the notes.
+/// Checks that a document that the app stored fits its text.
 ///
 /// # Errors
 /// Pages that do not tile the text, or parts outside it, in one sentence.
-pub fn restore(info: &DocumentInfo, text: String) -> Result<Document, String> {
+pub fn check_fits(document: &Document, text: &str) -> Result<(), String> {
     let mut end = 0;
-    for page in info.pages.iter().filter(|_| info.parts.is_empty()) {
-        if page.start != end || page.end < page.start || !text.is_char_boundary(page.end) {
+    for page in document.pages.iter().filter(|_| document.parts.is_empty()) {
+        let Range { start, end: stop } = page.range;
+        if start != end || stop < start || !text.is_char_boundary(stop) {
             return Err(format!(
                 "page {} of {} does not lie in its text; open the file again",
-                page.number, info.name
+                page.number, document.name
             ));
         }
-        end = page.end;
+        end = stop;
     }
-    if !info.pages.is_empty() && info.parts.is_empty() && end != text.len() {
+    if !document.pages.is_empty() && document.parts.is_empty() && end != text.len() {
         return Err(format!(
             "the pages of {} do not cover its text; open the file again",
-            info.name
+            document.name
         ));
     }
     let mut before = 0;
-    for part in &info.parts {
-        let within = part.start >= before && part.end >= part.start;
-        let own = text.get(part.start..part.end).filter(|_| within);
+    for part in &document.parts {
+        let Range { start, end } = part.range;
+        let own = text.get(start..end).filter(|_| start >= before);
         let Some(own) = own else {
             return Err(format!(
                 "{} does not lie in the text of all documents; open the files again",
                 part.document.name
             ));
         };
-        restore(&part.document, own.to_owned())?;
-        before = part.end;
+        check_fits(&part.document, own)?;
+        before = end;
     }
-    let mut document = without_parts(info, text);
-    document.parts = (info.parts.iter())
-        .map(|part| Part {
-            document: without_parts(&part.document, String::new()),
-            range: part.start..part.end,
-        })
-        .collect();
-    Ok(document)
-}
-
-fn without_parts(info: &DocumentInfo, text: String) -> Document {
-    Document {
-        name: info.name.clone(),
-        kind: Kind::from_code(&info.kind),
-        text,
-        pages: (info.pages.iter())
-            .map(|page| Page {
-                number: page.number,
-                range: page.start..page.end,
-            })
-            .collect(),
-        encoding: "UTF-8",
-        source_bytes: info.source_bytes,
-        skipped_bytes: info.skipped_bytes,
-        malformed: 0,
-        unread_pages: Vec::new(),
-        image_pages: Vec::new(),
-        parts: Vec::new(),
-    }
+    Ok(())
 }

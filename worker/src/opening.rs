@@ -175,8 +175,5 @@ fn open_document(
         )
         .into());
     }
-    Ok(OpenDocument {
-        info: facts::document(&document),
-        document,
-    })
+    Ok(OpenDocument::new(document))
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use kept_engine::models::Model;
 use kept_engine::{
-    Answer, AttentionGrid, Citation, CompactLayer, MapGrid, MemoryNow, Note, Progress, Prompt,
+    Answer, AttentionGrid, Citation, CompactLayer, Engine, MapGrid, MemoryNow, Note, Progress, Prompt,
     Reading, Source, Turn, Watch, ends16,
 };
 use kept_worker::protocol::{AnswerFacts, AskRequest, AttendedFacts, Reply, SourceInfo};
@@ -132,14 +132,6 @@ impl<'a> Watching<'a> {
     pub fn facts(self, answer: Answer) -> AnswerFacts {
         let text = format!("{}{}", self.opened, answer.text);
         let turns_kept = turns_kept(&answer);
-        // The notes of an adopted document are in its facts only, not in the answer.
-        let of_document = self.document.info.notes.iter().cloned().map(Note::from);
-        let mut notes: Vec<Note> = of_document.collect();
-        for note in answer.notes {
-            if !notes.contains(&note) {
-                notes.push(note);
-            }
-        }
         let citations = answer.citations.iter().map(|citation| Citation {
             end: units(self.opened) + units(&answer.text[..citation.end]),
             ..*citation
@@ -169,7 +161,7 @@ impl<'a> Watching<'a> {
             first_token_seconds: self
                 .first_token
                 .unwrap_or_else(|| self.started.elapsed().as_secs_f64()),
-            notes,
+            notes: answer.notes,
             memory: self.memory,
             vault: Box::new(answer.vault),
         }

@@ -6,7 +6,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{Stop, UnknownCacheType};
 use kept_engine::policies::Budget;
 use kept_engine::{DocumentLength, Engine, EngineError};
-use kept_worker::protocol::{DocumentInfo, Failure, Fault, ModelFacts, Reply, Request};
+use kept_worker::protocol::{Failure, Fault, ModelFacts, Reply, Request};
 
 use crate::keeping::Keeping;
 
@@ -50,8 +50,18 @@ pub struct OpenModel {
 
 /// An open document.
 pub struct OpenDocument {
-    pub info: DocumentInfo,
+    /// The document without its text.
+    pub info: Document,
     pub document: Document,
+}
+
+impl OpenDocument {
+    pub fn new(mut document: Document) -> Self {
+        let text = std::mem::take(&mut document.text);
+        let info = document.clone();
+        let document = Document { text, ..document };
+        Self { info, document }
+    }
 }
 
 /// How a document is opened.

@@ -73,11 +73,11 @@ fn a_few_malformed_bytes_leave_the_encoding_utf8() {
         .into_bytes();
     bytes.insert(30, 0xff);
     let document = from("a.txt", &bytes).unwrap();
-    assert_eq!((document.encoding, document.malformed), ("UTF-8", 1));
+    assert_eq!((&*document.encoding, document.malformed), ("UTF-8", 1));
     let cut = "Un été".as_bytes();
     let document = from("a.txt", &cut[..cut.len() - 1]).unwrap();
     assert_eq!(
-        (document.encoding, document.text.as_str()),
+        (&*document.encoding, document.text.as_str()),
         ("UTF-8", "Un ét\u{fffd}")
     );
 }

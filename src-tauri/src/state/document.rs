@@ -4,8 +4,8 @@ mod outline;
 
 use std::sync::Arc;
 
-use kept_engine::documents::Kind;
-use kept_worker::protocol::{DocumentInfo, PartInfo};
+use kept_engine::document_notes;
+use kept_engine::documents::{Document, Kind, Part};
 
 use crate::contract::{DocumentFacts, DocumentPart, OutlineEntry, PageRange};
 use crate::messages;
@@ -15,8 +15,8 @@ use crate::sample;
 /// A document with its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpenDocument {
-    /// The worker's facts about it; its pages are in bytes.
-    pub info: DocumentInfo,
+    /// The document without its text, with pages in bytes.
+    pub info: Document,
     /// The text.
     pub text: Arc<str>,
     /// The facts for the page, in UTF-16 units.
@@ -24,32 +24,27 @@ pub struct OpenDocument {
 }
 
 /// The facts of a plain text without a file.
-pub fn plain_text(name: String, text: &str) -> DocumentInfo {
-    DocumentInfo {
+pub fn plain_text(name: String, text: &str) -> Document {
+    Document {
         name,
-        kind: "text".to_owned(),
-        encoding: "UTF-8".to_owned(),
         source_bytes: text.len() as u64,
-        skipped_bytes: 0,
-        malformed: 0,
-        unread_pages: Vec::new(),
-        image_pages: Vec::new(),
-        pages: Vec::new(),
-        notes: Vec::new(),
-        parts: Vec::new(),
+        ..Document::empty()
     }
 }
 
 impl OpenDocument {
     /// Creates a document from the worker's facts. Page boundaries outside the text or inside a character are moved to
     /// the nearest boundary below.
-    pub fn new(id: u64, info: DocumentInfo, text: Arc<str>, sample: bool) -> Self {
+    pub fn new(id: u64, info: Document, text: Arc<str>, sample: bool) -> Self {
         let bytes: Vec<usize> = info
             .pages
             .iter()
-            .flat_map(|page| [page.start, page.end])
+            .flat_map(|page| [page.range.start, page.range.end])
             .collect();
-        let parts = info.parts.iter().flat_map(|part| [part.start, part.end]);
+        let parts = info
+            .parts
+            .iter()
+            .flat_map(|part| [part.range.start, part.range.end]);
         let edges: Vec<usize> = parts.chain([text.len()]).collect();
         let units = utf16_offsets(&text, &bytes);
         let pages: Vec<PageRange> = info
@@ -91,15 +86,15 @@ impl OpenDocument {
         let facts = DocumentFacts {
             id,
             name: info.name.clone(),
-            kind: info.kind.clone(),
-            encoding: info.encoding.clone(),
+            kind: info.kind.code().to_owned(),
+            encoding: info.encoding.to_string(),
             source_bytes: info.source_bytes,
             length,
             pages,
             page_noun: page_noun(&info).to_owned(),
             documents,
             outline,
-            notes: (info.notes.iter())
+            notes: (document_notes(&info).iter())
                 .map(|note| messages::about_file(&info.name, note))
                 .collect(),
             tokens: None,
@@ -126,16 +121,16 @@ impl OpenDocument {
 }
 
 /// What the pages of a document are called; of several documents with different pages, `page`.
-fn page_noun(info: &DocumentInfo) -> &'static str {
-    let noun = |code: &str| Kind::from_code(code).page_kind().noun();
-    let paged = |part: &&PartInfo| !part.document.pages.is_empty();
+fn page_noun(info: &Document) -> &'static str {
+    let noun = |kind: &Kind| kind.page_kind().noun();
+    let paged = |part: &&Part| !part.document.pages.is_empty();
     let mut nouns = info.parts.iter().filter(paged);
     match nouns.next() {
         None if info.parts.is_empty() => noun(&info.kind),
         Some(first) if nouns.all(|p| noun(&p.document.kind) == noun(&first.document.kind)) => {
             noun(&first.document.kind)
         }
-        _ => noun(""),
+        _ => noun(&Kind::PlainText),
     }
 }
 
@@ -148,22 +143,20 @@ fn page_at(pages: &[PageRange], at: usize) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kept_worker::protocol::PageInfo;
+    use kept_engine::documents::Page;
 
     #[test]
     fn pages_are_given_in_utf16_units() {
         let text: Arc<str> = "aé\u{1F600}b".into(); // bytes 1+2+4+1, units 1+1+2+1
-        let info = DocumentInfo {
+        let info = Document {
             pages: vec![
-                PageInfo {
+                Page {
                     number: 1,
-                    start: 0,
-                    end: 3,
+                    range: 0..3,
                 },
-                PageInfo {
+                Page {
                     number: 2,
-                    start: 3,
-                    end: 8,
+                    range: 3..8,
                 },
             ],
             ..plain_text(String::new(), "")

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kept_worker::protocol::{DocumentInfo, Fault, FaultCode, Request};
+use kept_engine::documents::Document;
+use kept_worker::protocol::{Fault, FaultCode, Request};
 
 use super::AppState;
 use super::document::{OpenDocument, plain_text};
@@ -226,7 +227,7 @@ impl AppState {
     /// `languages`: those in which the text of its image pages can be recognised.
     pub(super) fn document_arrived(
         &mut self,
-        info: DocumentInfo,
+        info: Document,
         text: Arc<str>,
         languages: Vec<String>,
     ) {

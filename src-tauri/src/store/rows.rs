@@ -6,8 +6,8 @@ use std::sync::Arc;
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
+use kept_engine::documents::Document;
 use kept_engine::{EvictionLog, MapGrid};
-use kept_worker::protocol::DocumentInfo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::Row;
@@ -215,7 +215,7 @@ impl Store {
             .fetch_optional(&self.pool)
             .await?;
         let Some(row) = row else { return Ok(None) };
-        let info: DocumentInfo = of_json(row.try_get("info")?)?;
+        let info: Document = of_json(row.try_get("info")?)?;
         let text = text_of(row.try_get("text")?)?;
         Ok(Some(OpenDocument::new(
             id,

@@ -11,28 +11,26 @@ use kept_app::state::{
     Remembered, Save, TurnMap,
 };
 use kept_app::store::{self, Opened};
+use kept_engine::documents::{Document, Kind, Page, Part};
 use kept_engine::{AttentionGrid, EvictionLog, HeadAttention, MapGrid};
-use kept_worker::protocol::{DocumentInfo, PageInfo};
 use sqlx::Connection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 
 fn document(id: u64) -> OpenDocument {
-    let info = DocumentInfo {
+    let info = Document {
         name: "a é.pdf".into(),
-        kind: "pdf".into(),
+        kind: Kind::Pdf,
         encoding: "PDF".into(),
         source_bytes: 999,
         skipped_bytes: 0,
         malformed: 1,
         unread_pages: vec![3],
         image_pages: vec![2],
-        pages: vec![PageInfo {
+        pages: vec![Page {
             number: 1,
-            start: 0,
-            end: 6,
+            range: 0..6,
         }],
-        notes: vec!["page 3 is damaged".into()],
-        parts: Vec::new(),
+        ..Document::empty()
     };
     OpenDocument::new(id, info, Arc::from("é\u{1F600}"), false)
 }
@@ -314,10 +312,9 @@ async fn all_saved_state_is_restored_after_a_restart() {
 async fn an_appended_document_keeps_the_conversation() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut grown = document(1);
-    grown.info.parts = vec![kept_worker::protocol::PartInfo {
+    grown.info.parts = vec![Part {
         document: grown.info.clone(),
-        start: 0,
-        end: grown.text.len(),
+        range: 0..grown.text.len(),
     }];
     let grown = OpenDocument::new(1, grown.info, grown.text, false);
     let mut saves = begun(1);

@@ -40,10 +40,7 @@ fn open(model: &str) -> Input {
 
 fn adopt(text: &str) -> Input {
     let document = Document::from_bytes("note.txt", text.as_bytes().to_vec()).unwrap();
-    let adopt = Request::AdoptDocument {
-        document: facts::document(&document),
-    };
-    Input::Request(adopt, document.text.into_bytes())
+    Input::Request(Request::AdoptDocument { document }, text.into())
 }
 
 /// Memory of the GPU holds only one of the models.

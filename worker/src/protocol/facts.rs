@@ -129,57 +129,6 @@ pub struct Inspection {
     pub lines: Vec<FitLine>,
 }
 
-/// An open document, without its text.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DocumentInfo {
-    /// The file's name without its folder.
-    pub name: String,
-    /// [`kept_engine::documents::Kind::code`].
-    pub kind: String,
-    /// Encoding of the file; `PDF` for a PDF.
-    pub encoding: String,
-    /// Bytes of the file.
-    pub source_bytes: u64,
-    /// Bytes of the byte-order mark, which is not part of the text.
-    pub skipped_bytes: usize,
-    /// Number of invalid byte sequences in the encoding.
-    pub malformed: usize,
-    /// Damaged pages, which are empty in the text.
-    pub unread_pages: Vec<u32>,
-    /// Pages that show an image and have no text.
-    #[serde(default)]
-    pub image_pages: Vec<u32>,
-    /// The pages in order, tiling the text; empty if the format has no pages.
-    pub pages: Vec<PageInfo>,
-    /// Notes for the user on reading the file, one sentence each.
-    pub notes: Vec<String>,
-    /// The documents that this one was joined from, in order; empty for a single document.
-    #[serde(default)]
-    pub parts: Vec<PartInfo>,
-}
-
-/// One of several joined documents.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PartInfo {
-    /// The document by itself: its pages are byte ranges of its own text.
-    pub document: DocumentInfo,
-    /// Its first byte in the joined text.
-    pub start: usize,
-    /// One past its last byte in the joined text.
-    pub end: usize,
-}
-
-/// A page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PageInfo {
-    /// From 1, in the order of the file.
-    pub number: u32,
-    /// First byte.
-    pub start: usize,
-    /// One past the last byte.
-    pub end: usize,
-}
-
 /// The vaults on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -12,8 +12,8 @@ mod reply;
 mod request;
 
 pub use facts::{
-    AnswerFacts, AttendedFacts, DocumentInfo, Gpus, Inspection, MethodFacts, ModelFacts, PageInfo,
-    ParameterFacts, PartInfo, SourceInfo, Speed, StoredDocument, Vault,
+    AnswerFacts, AttendedFacts, Gpus, Inspection, MethodFacts, ModelFacts, ParameterFacts,
+    SourceInfo, Speed, StoredDocument, Vault,
 };
 pub use fault::{Fault, FaultCode};
 pub use frame::{

@@ -5,8 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::{AnswerFacts, DocumentInfo, Inspection, MethodFacts, ModelFacts, Vault};
+use super::facts::{AnswerFacts, Inspection, MethodFacts, ModelFacts, Vault};
 use super::fault::{Fault, FaultCode};
+use kept_engine::documents::Document;
 use kept_engine::{Estimate, MemoryNow, Note, Progress, Turn};
 use kept_eval::fidelity::{ReferenceReport, RunReport};
 
@@ -48,8 +49,8 @@ pub enum Reply {
     },
     /// A document was opened. Its text follows as bytes, UTF-8.
     Document {
-        /// Facts of the document.
-        document: DocumentInfo,
+        /// The document, without its text.
+        document: Document,
         /// Languages in which the text of its image pages can be recognised.
         languages: Vec<String>,
     },

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::Failure;
-use super::facts::DocumentInfo;
+use kept_engine::documents::Document;
 use kept_engine::{MethodSpec, Turn};
 
 /// A request of the app to the worker.
@@ -72,8 +72,8 @@ pub enum Request {
     },
     /// Opens a document from text that the app stored. The text follows as bytes. No reply.
     AdoptDocument {
-        /// The document's facts.
-        document: DocumentInfo,
+        /// The document, without its text.
+        document: Document,
     },
     /// Estimates the cost of a question. Reply: [`Reply::Estimate`] or [`Reply::Failed`], also while a question runs.
     Estimate {

@@ -1,7 +1,6 @@
 //! A document's outline, and questions from its headings.
 
-use kept_engine::documents::{self, Heading, Kind};
-use kept_worker::protocol::DocumentInfo;
+use kept_engine::documents::{self, Document, Heading};
 
 use crate::contract::OutlineEntry;
 
@@ -21,21 +20,21 @@ const DULL: &str = "\
     index, references, table of contents";
 
 /// The headings of a document with this `text`. The headings of several documents follow the name of each.
-pub(super) fn headings(info: &DocumentInfo, text: &str) -> Vec<Heading> {
+pub(super) fn headings(info: &Document, text: &str) -> Vec<Heading> {
     if info.parts.is_empty() {
-        return documents::outline(text, &Kind::from_code(&info.kind));
+        return documents::outline(text, &info.kind);
     }
     let mut all = Vec::new();
     for part in &info.parts {
         all.push(Heading {
             level: 0,
             title: part.document.name.clone(),
-            start: part.start,
+            start: part.range.start,
         });
-        let own = text.get(part.start..part.end).unwrap_or("");
-        let found = documents::outline(own, &Kind::from_code(&part.document.kind));
+        let own = text.get(part.range.clone()).unwrap_or("");
+        let found = documents::outline(own, &part.document.kind);
         all.extend(found.into_iter().map(|heading| Heading {
-            start: part.start + heading.start,
+            start: part.range.start + heading.start,
             ..heading
         }));
     }
@@ -91,7 +90,7 @@ fn question(heading: &Heading) -> Option<String> {
 mod tests {
     use std::sync::Arc;
 
-    use kept_worker::protocol::{PageInfo, PartInfo};
+    use kept_engine::documents::{Kind, Page, Part};
 
     use super::*;
     use crate::state::document::{OpenDocument, plain_text};
@@ -104,11 +103,11 @@ mod tests {
         titles.iter().map(section).collect()
     }
 
-    fn open(info: DocumentInfo, text: &str) -> OpenDocument {
+    fn open(info: Document, text: &str) -> OpenDocument {
         OpenDocument::new(1, info, Arc::from(text), false)
     }
 
-    fn plain(text: &str) -> DocumentInfo {
+    fn plain(text: &str) -> Document {
         plain_text("a.txt".to_owned(), text)
     }
 
@@ -116,10 +115,10 @@ mod tests {
     fn entries_have_utf16_offsets_and_pages() {
         let text = sections(&["1. Schlüssel", "2. Türen"]);
         let second = text.find("2.").expect("a heading");
-        let page = |number, start, end| PageInfo { number, start, end };
-        let info = DocumentInfo {
-            kind: "pdf".to_owned(),
-            pages: vec![page(1, 0, second), page(2, second, text.len())],
+        let page = |number, range| Page { number, range };
+        let info = Document {
+            kind: Kind::Pdf,
+            pages: vec![page(1, 0..second), page(2, second..text.len())],
             ..plain(&text)
         };
         let facts = open(info, &text).facts;
@@ -142,15 +141,14 @@ mod tests {
         let (prose, marked) = (sections(&["1. Schlüssel", "2. Türen"]), "# Lampen\n\ntext");
         let text = format!("{prose}\n\n{marked}");
         let start = text.len() - marked.len();
-        let part = |kind: &str, start, end| PartInfo {
-            document: DocumentInfo {
-                kind: kind.to_owned(),
+        let part = |kind: &str, start, end| Part {
+            document: Document {
+                kind: Kind::from_code(kind),
                 ..plain_text(format!("{kind}.txt"), "")
             },
-            start,
-            end,
+            range: start..end,
         };
-        let info = DocumentInfo {
+        let info = Document {
             parts: vec![
                 part("text", 0, prose.len()),
                 part("markdown", start, text.len()),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use kept_engine::Finish;
-use kept_worker::protocol::{PageInfo, PartInfo};
+use kept_engine::documents::{Page, Part};
 use serde_json::{Value, json};
 
 use super::*;
@@ -326,15 +326,14 @@ fn a_forged_conversation_is_refused_or_shown() {
     converse(&mut story, "One?");
     let mut open = loaded(&mut story);
     let info = open.document.info.clone();
-    let page = |number, start, end| PageInfo { number, start, end };
-    let part = |start, end| PartInfo {
-        start,
-        end,
+    let page = |number, range| Page { number, range };
+    let part = |range| Part {
+        range,
         document: info.clone(),
     };
     let mut joined = info.clone();
-    joined.pages = vec![page(1, 0, 3), page(2, 3, 9)];
-    joined.parts = vec![part(0, 4), part(4, 9)];
+    joined.pages = vec![page(1, 0..3), page(2, 3..9)];
+    joined.parts = vec![part(0..4), part(4..9)];
     open.document = OpenDocument::new(0, joined, "# \u{e9}\u{1f600} and # more".into(), false);
     let json = crate::exported::export(Path::new("a.json"), "Rent", &open);
     let whole: Value = serde_json::from_str(&json).expect("JSON");

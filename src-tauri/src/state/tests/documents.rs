@@ -1,7 +1,7 @@
 //! Opening and closing documents.
 
 use kept_engine::Finish;
-use kept_worker::protocol::{Failure, FaultCode, PartInfo};
+use kept_worker::protocol::{Failure, FaultCode};
 
 use super::*;
 use crate::contract::{FileNeeds, PendingFile, Replacement};
@@ -93,7 +93,7 @@ fn a_scan_waits_for_the_languages_of_its_text() {
 fn a_document_with_pages_of_images_is_open_and_offers_their_text() {
     let mut story = Story::ready();
     let arrived = |name: &str| Reply::Document {
-        document: DocumentInfo {
+        document: Document {
             image_pages: vec![2, 5],
             ..info(name)
         },
@@ -362,13 +362,12 @@ fn a_document_far_too_long_has_more_tokens_than_were_counted() {
 
 /// Two texts as the worker joins them: `one` and `two`, three bytes each, with a line between them.
 fn both() -> Reply {
-    let part = |name: &str, start, end| PartInfo {
+    let part = |name: &str, start, end| Part {
         document: info(name),
-        start,
-        end,
+        range: start..end,
     };
     Reply::Document {
-        document: DocumentInfo {
+        document: Document {
             parts: vec![part("a.txt", 0, 3), part("b.txt", 4, 7)],
             ..info("a.txt + b.txt")
         },

@@ -16,9 +16,8 @@ mod vault;
 
 use std::time::{Duration, Instant};
 
-use kept_worker::protocol::{
-    AnswerFacts, AttendedFacts, DocumentInfo, MemoryNow, Reply, Request, SourceInfo,
-};
+use kept_engine::documents::{Document, Part};
+use kept_worker::protocol::{AnswerFacts, AttendedFacts, MemoryNow, Reply, Request, SourceInfo};
 
 use super::*;
 use crate::contract::{Choice, DocumentFacts, Refusal, Relation, Turn};
@@ -191,8 +190,8 @@ fn failed(what: kept_worker::protocol::Failure, message: &str) -> Reply {
     }
 }
 
-fn info(name: &str) -> DocumentInfo {
-    DocumentInfo {
+fn info(name: &str) -> Document {
+    Document {
         name: name.into(),
         ..plain_text(String::new(), "")
     }

@@ -1,9 +1,9 @@
 //! Documents over the pipes: opened, refused, cancelled, too long, adopted after a restart.
 
-use kept_engine::documents::Document;
+use kept_engine::documents::{Document, Part};
 use kept_tests::golden::repository;
 use kept_worker::protocol::{
-    DocumentInfo, EstimateRequest, Failure, FaultCode, Frame, Kind, Reply, Request, write_frame,
+    EstimateRequest, Failure, FaultCode, Frame, Kind, Reply, Request, write_frame,
 };
 
 use super::{QUESTION, failure, ready};
@@ -201,7 +201,7 @@ fn an_adopted_document_is_answered_like_an_opened_one() {
     let Reply::Document { mut document, .. } = reply else {
         panic!("{reply:?}")
     };
-    document.notes.push("page 3 is damaged".to_owned());
+    document.unread_pages = vec![3];
     drop(worker);
     let mut worker = Worker::start();
     worker.say(&open_model("mini"));
@@ -213,7 +213,8 @@ fn an_adopted_document_is_answered_like_an_opened_one() {
         panic!("{reply:?}")
     };
     assert!(answer.text.contains("4711"), "{}", answer.text);
-    assert_eq!(answer.notes, [Note::from("page 3 is damaged")]);
+    let damaged = "these pages of sample.txt are damaged and were not read: 3";
+    assert_eq!(answer.notes, [Note::from(damaged)]);
 }
 
 /// An empty document is none: nothing is painted, stored or cited.
@@ -286,7 +287,7 @@ fn arrives(reply: &Reply) -> bool {
 }
 
 /// The next document: its facts and its text.
-fn arrived(worker: &Worker) -> (DocumentInfo, String) {
+fn arrived(worker: &Worker) -> (Document, String) {
     let (reply, bytes) = worker.find(arrives);
     let Reply::Document { document, .. } = reply else {
         panic!("{reply:?}")
@@ -295,11 +296,11 @@ fn arrived(worker: &Worker) -> (DocumentInfo, String) {
 }
 
 /// Names and texts of the parts of a document.
-fn parts(document: &DocumentInfo, text: &str) -> Vec<(String, String)> {
-    let part = |part: &kept_worker::protocol::PartInfo| {
+fn parts(document: &Document, text: &str) -> Vec<(String, String)> {
+    let part = |part: &Part| {
         (
             part.document.name.clone(),
-            text[part.start..part.end].to_owned(),
+            text[part.range.clone()].to_owned(),
         )
     };
     if document.parts.is_empty() {
@@ -367,7 +368,7 @@ fn documents_are_joined_adopted_and_removed() {
 
     // Parts outside the text are refused.
     let mut false_parts = document;
-    false_parts.parts[1].end += 1_000_000;
+    false_parts.parts[1].range.end += 1_000_000;
     worker.say(&Request::AdoptDocument {
         document: false_parts,
     });
