@@ -7,7 +7,6 @@
 mod facts;
 mod fault;
 mod frame;
-mod path;
 mod reply;
 mod request;
 

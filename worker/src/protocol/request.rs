@@ -35,21 +35,18 @@ pub enum Request {
     /// Reads a file. Reply: [`Reply::Document`] or [`Reply::Failed`].
     OpenDocument {
         /// The file.
-        #[serde(with = "super::path")]
         path: PathBuf,
     },
     /// Reads a file and appends it to the open document, whose text stays a prefix of the joined text. Reply:
     /// [`Reply::Document`] or [`Reply::Failed`].
     AddDocument {
         /// The file.
-        #[serde(with = "super::path")]
         path: PathBuf,
     },
     /// As [`Request::OpenDocument`] or [`Request::AddDocument`], for a file that is protected by a password. The password
     /// follows as bytes.
     UnlockDocument {
         /// The file.
-        #[serde(with = "super::path")]
         path: PathBuf,
         /// It is added to the open document.
         adds: bool,
@@ -58,7 +55,6 @@ pub enum Request {
     /// also [`Reply::Recognising`].
     RecogniseDocument {
         /// The file.
-        #[serde(with = "super::path")]
         path: PathBuf,
         /// It is added to the open document.
         adds: bool,
