@@ -145,7 +145,7 @@ impl Effects {
     pub async fn map(&self, turn: u64) -> Result<SharedMap, String> {
         match self.with(|state| state.map(turn))? {
             MapPlace::Here(map) => Ok(map),
-            MapPlace::InStore => match self.writer.map(turn).await {
+            MapPlace::InStore => match self.writer.written().await.map(turn).await {
                 Ok(Some(map)) => Ok(self.with(|state| state.keep_map(turn, map))),
                 Ok(None) => Err(messages::NO_MAP.to_owned()),
                 Err(error) => {
@@ -158,7 +158,7 @@ impl Effects {
 
     /// A conversation as it is stored.
     pub async fn conversation(&self, id: u64) -> Result<Loaded, String> {
-        match self.writer.conversation(id).await {
+        match self.writer.written().await.conversation(id).await {
             Ok(Some(conversation)) => Ok(conversation),
             Ok(None) => Err(messages::NO_CONVERSATION.to_owned()),
             Err(error) => {
@@ -170,7 +170,8 @@ impl Effects {
 
     /// Passages of all conversations and their documents with the words of `query`.
     pub async fn search(&self, query: String) -> Result<Vec<FoundPassage>, String> {
-        self.writer.search(query).await.map_err(|error| {
+        let found = self.writer.written().await.search(&query).await;
+        found.map_err(|error| {
             tracing::error!(%error, "the search failed");
             messages::SEARCH_FAILED.to_owned()
         })
@@ -203,7 +204,7 @@ impl Effects {
         }
         let neutral = match self.with(|state| state.neutral_map(turn))? {
             MapPlace::Here(map) => map,
-            MapPlace::InStore => match self.writer.neutral(turn).await {
+            MapPlace::InStore => match self.writer.written().await.neutral(turn).await {
                 Ok(Some(map)) => self.with(|state| state.keep_neutral(turn, map)),
                 Ok(None) => return Err(messages::NO_LIFT.to_owned()),
                 Err(error) => {

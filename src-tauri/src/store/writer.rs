@@ -1,25 +1,18 @@
 //! The single writing task. It handles everything in the order of the events, so that a map is found right after it was
 //! saved.
 
-use kept_engine::MapGrid;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::{Store, StoreError};
-use crate::contract::FoundPassage;
 use crate::messages;
-use crate::state::{Loaded, Save, TurnMap, lock};
+use crate::state::{Save, lock};
 
 enum Task {
     Save(Save),
-    LoadConversation(u64, oneshot::Sender<Result<Option<Loaded>, StoreError>>),
-    Search(
-        String,
-        oneshot::Sender<Result<Vec<FoundPassage>, StoreError>>,
-    ),
-    LoadMap(u64, oneshot::Sender<Result<Option<TurnMap>, StoreError>>),
-    LoadNeutral(u64, oneshot::Sender<Result<Option<MapGrid>, StoreError>>),
+    /// Earlier writes are done.
+    Written(oneshot::Sender<()>),
     Close(oneshot::Sender<()>),
 }
 
@@ -27,6 +20,7 @@ enum Task {
 #[derive(Clone)]
 pub struct Writer {
     tasks: UnboundedSender<Task>,
+    store: Store,
 }
 
 /// Starts the writing task. `on_error` receives one sentence when a write fails, and none again until writing has
@@ -36,8 +30,8 @@ pub fn start_writing(
     on_error: impl Fn(String) + Send + 'static,
 ) -> (Writer, JoinHandle<()>) {
     let (tasks, due) = mpsc::unbounded_channel();
-    let task = tokio::spawn(write(store, due, on_error));
-    (Writer { tasks }, task)
+    let task = tokio::spawn(write(store.clone(), due, on_error));
+    (Writer { tasks, store }, task)
 }
 
 impl Writer {
@@ -48,34 +42,14 @@ impl Writer {
         }
     }
 
-    /// Loads a turn's map after all earlier writes.
-    pub async fn map(&self, turn: u64) -> Result<Option<TurnMap>, StoreError> {
-        self.load(|answer| Task::LoadMap(turn, answer)).await
-    }
-
-    /// Loads what the method of a turn keeps whatever is asked, after all earlier writes.
-    pub async fn neutral(&self, turn: u64) -> Result<Option<MapGrid>, StoreError> {
-        self.load(|answer| Task::LoadNeutral(turn, answer)).await
-    }
-
-    /// Loads a conversation with its document after all earlier writes.
-    pub async fn conversation(&self, id: u64) -> Result<Option<Loaded>, StoreError> {
-        self.load(|answer| Task::LoadConversation(id, answer)).await
-    }
-
-    /// [`Store::search`] after all earlier writes.
-    pub async fn search(&self, query: String) -> Result<Vec<FoundPassage>, StoreError> {
-        self.load(|answer| Task::Search(query, answer)).await
-    }
-
-    async fn load<T>(
-        &self,
-        task: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Task,
-    ) -> Result<T, StoreError> {
-        let (answer, answered) = oneshot::channel();
-        let closed = || StoreError::Value("the store is closed".to_owned());
-        self.tasks.send(task(answer)).map_err(|_| closed())?;
-        answered.await.map_err(|_| closed())?
+    /// The store, after all earlier writes.
+    pub async fn written(&self) -> &Store {
+        let (done, written) = oneshot::channel();
+        if self.tasks.send(Task::Written(done)).is_ok() {
+            // An error means that the task has ended and the file is closed, as reading will say.
+            let _ = written.await;
+        }
+        &self.store
     }
 
     /// Completes all writes and closes the file.
@@ -103,17 +77,8 @@ async fn write(store: Store, mut due: UnboundedReceiver<Task>, on_error: impl Fn
                 }
             },
             // A receiver may be dropped.
-            Task::LoadMap(turn, answer) => {
-                let _ = answer.send(store.map(turn).await);
-            }
-            Task::LoadNeutral(turn, answer) => {
-                let _ = answer.send(store.neutral(turn).await);
-            }
-            Task::LoadConversation(id, answer) => {
-                let _ = answer.send(store.conversation(id).await);
-            }
-            Task::Search(query, answer) => {
-                let _ = answer.send(store.search(&query).await);
+            Task::Written(done) => {
+                let _ = done.send(());
             }
             Task::Close(done) => {
                 if let Err(error) = store.remove_hidden().await {

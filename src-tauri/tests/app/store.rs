@@ -457,22 +457,42 @@ async fn a_deleted_conversation_can_be_restored_until_it_is_removed() {
     saves.extend(begun(2));
     saves.push(Save::HideConversation(1));
     saves.into_iter().for_each(|save| writer.save(save));
-    assert!(writer.conversation(1).await.expect("read").is_none());
+    assert!(
+        writer
+            .written()
+            .await
+            .conversation(1)
+            .await
+            .expect("read")
+            .is_none()
+    );
     assert_eq!(
-        writer.search("because".into()).await.expect("read").len(),
+        writer
+            .written()
+            .await
+            .search("because")
+            .await
+            .expect("read")
+            .len(),
         1
     );
     writer.save(save_conversation(conversation(1, 1)));
-    let restored = writer.conversation(1).await.expect("read");
+    let restored = writer.written().await.conversation(1).await.expect("read");
     assert_eq!(restored.expect("restored").turns.len(), 1);
     assert_eq!(
-        writer.search("because".into()).await.expect("read").len(),
+        writer
+            .written()
+            .await
+            .search("because")
+            .await
+            .expect("read")
+            .len(),
         2
     );
     writer.save(Save::HideConversation(1));
     writer.save(Save::RemoveHidden);
     writer.save(save_turn(1, &turn(1, TurnState::Done)));
-    assert_eq!(writer.map(1).await.expect("read"), None);
+    assert_eq!(writer.written().await.map(1).await.expect("read"), None);
     writer.close().await;
     task.await.expect("ends");
     let opened = store::open(folder.path()).await.expect("opens");
@@ -563,7 +583,7 @@ async fn questions_answers_and_documents_are_searched() {
     writer.save(save_turn(1, &asked));
     asked.answer = "On the first of the month, says the lease.".into();
     writer.save(save_turn(1, &asked));
-    let search = async |query: &str| writer.search(query.to_owned()).await.expect(query);
+    let search = async |query: &str| writer.written().await.search(query).await.expect(query);
     let places = async |query: &str| {
         let found = search(query).await;
         let mut places: Vec<_> = found.iter().map(|f| (f.conversation, f.turn)).collect();
@@ -811,7 +831,10 @@ async fn a_map_still_being_written_can_be_read() {
     let opened = store::open_in_memory().await.expect("opens");
     let (writer, _task) = store::start_writing(opened.store, |sentence| panic!("{sentence}"));
     begun(1).into_iter().for_each(|save| writer.save(save));
-    assert_eq!(writer.map(1).await.expect("read"), Some(map()));
+    assert_eq!(
+        writer.written().await.map(1).await.expect("read"),
+        Some(map())
+    );
 }
 
 #[tokio::test]
