@@ -137,7 +137,7 @@ pub fn builder<R: Runtime>(builder: Builder<R>) -> Builder<R> {
             commands::models::resume_download,
             commands::models::pause_download,
             commands::models::cancel_download,
-            commands::models::set_thinking,
+            commands::set_thinking,
             commands::report,
         ])
 }

@@ -14,16 +14,20 @@ use crate::messages;
 use crate::names::file_name;
 use crate::state::AppState;
 
-/// Begins a new conversation about the open document.
-#[tauri::command]
-pub async fn new_conversation(effects: Desktop<'_>) -> Result<(), String> {
-    effects.with(AppState::new_conversation)
-}
-
-/// Begins a conversation with the turns up to `turn`.
-#[tauri::command]
-pub async fn branch_conversation(effects: Desktop<'_>, turn: u64) -> Result<(), String> {
-    effects.with(|state| state.branch_conversation(turn))
+commands! {
+    effects: Desktop;
+    /// Begins a new conversation about the open document.
+    new_conversation() = effects.with(AppState::new_conversation);
+    /// Begins a conversation with the turns up to `turn`.
+    branch_conversation(turn: u64) = effects.with(|state| state.branch_conversation(turn));
+    /// Sets a conversation's title; an empty one is the first question again.
+    rename_conversation(id: u64, title: String) = effects.with(|state| state.rename_conversation(id, &title));
+    /// Puts a conversation above the others, or back.
+    pin_conversation(id: u64, pinned: bool) = effects.with(|state| state.pin_conversation(id, pinned));
+    /// Deletes a conversation; it can be restored until the next deletion.
+    delete_conversation(id: u64) = effects.with(|state| state.delete_conversation(id));
+    /// Restores the conversation that was deleted last.
+    restore_conversation(id: u64) = effects.with(|state| state.restore_conversation(id));
 }
 
 /// Opens a conversation of the list.
@@ -32,34 +36,6 @@ pub async fn open_conversation(effects: Desktop<'_>, id: u64) -> Result<(), Stri
     effects.with(|state| state.can_open_conversation(id))?;
     let loaded = effects.conversation(id).await?;
     effects.with(|state| state.show_conversation(loaded))
-}
-
-/// Sets a conversation's title; an empty one is the first question again.
-#[tauri::command]
-pub async fn rename_conversation(
-    effects: Desktop<'_>,
-    id: u64,
-    title: String,
-) -> Result<(), String> {
-    effects.with(|state| state.rename_conversation(id, &title))
-}
-
-/// Puts a conversation above the others, or back.
-#[tauri::command]
-pub async fn pin_conversation(effects: Desktop<'_>, id: u64, pinned: bool) -> Result<(), String> {
-    effects.with(|state| state.pin_conversation(id, pinned))
-}
-
-/// Deletes a conversation; it can be restored until the next deletion.
-#[tauri::command]
-pub async fn delete_conversation(effects: Desktop<'_>, id: u64) -> Result<(), String> {
-    effects.with(|state| state.delete_conversation(id))
-}
-
-/// Restores the conversation that was deleted last.
-#[tauri::command]
-pub async fn restore_conversation(effects: Desktop<'_>, id: u64) -> Result<(), String> {
-    effects.with(|state| state.restore_conversation(id))
 }
 
 /// Passages of questions, answers and documents with the words of `query`, best first.

@@ -4,6 +4,17 @@
 //! The page cannot pass paths. An error is one sentence for the user. Bytes are sent as raw responses, which arrive as
 //! `ArrayBuffer`.
 
+/// Defines commands that only call the state named first. Those that it cannot refuse end with `Ok(())`.
+macro_rules! commands {
+    ($state:ident: $kind:ident; $($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) = $call:expr $(, $done:expr)?;)*) => {$(
+        $(#[$doc])*
+        #[tauri::command]
+        pub async fn $name($state: $kind<'_>, $($argument: $type),*) -> Result<(), String> {
+            $call $(; $done)?
+        }
+    )*};
+}
+
 pub mod conversations;
 mod dialogs;
 pub mod exports;
@@ -32,6 +43,44 @@ type Desktop<'a> = State<'a, Arc<Effects>>;
 const LONGEST_REPORT: usize = 2_000;
 /// The widest picture of a map.
 const MOST_COLUMNS: usize = 8_192;
+
+commands! {
+    effects: Desktop;
+    /// Begins a conversation without a document.
+    chat() = effects.with(AppState::chat);
+    /// Opens a pasted text as the document.
+    open_text(text: String) = effects.with(|state| state.open_text(text));
+    /// Opens the sample.
+    open_sample() = effects.with(AppState::open_sample), Ok(());
+    /// Closes the document.
+    close_document() = effects.with(AppState::close_document), Ok(());
+    /// Removes a question that waits.
+    remove_waiting(turn: u64) = effects.with(|state| state.remove_waiting(turn));
+    /// Stops the comparison; finished runs remain.
+    stop_comparison() = effects.with(AppState::stop_comparison), Ok(());
+    /// Opens the document that waits for it with its text recognised, or gives it up.
+    recognise_document(languages: Option<Vec<String>>) = effects.with(|state| state.recognise_document(languages)), Ok(());
+    /// Applies the user's decision about a file whose opening stops running work.
+    replace_document(how: Replacement) = effects.with(|state| state.replace_document(how)), Ok(());
+    /// Opens the document that waits for its password, or gives it up.
+    unlock_document(password: Option<String>) = effects.with(|state| state.unlock_document(password)), Ok(());
+    /// Removes one of several documents; a new conversation begins about the others.
+    remove_document(index: usize) = effects.with(|state| state.remove_document(index));
+    /// Stops the current question, or else the file that is being opened.
+    stop() = effects.with(AppState::stop), Ok(());
+    /// Stops reading the document in the background.
+    stop_reading() = effects.with(AppState::stop_reading), Ok(());
+    /// Goes on reading the document in the background after a stop.
+    resume_reading() = effects.with(AppState::resume_reading), Ok(());
+    /// Removes all vaults that are not in use; the outcome is sent as events.
+    clear_vault() = effects.with(AppState::clear_vault);
+    /// Restarts the engine.
+    restart_worker() = effects.with(AppState::restart_worker), Ok(());
+    /// Begins to compute what a turn would keep with less memory; each budget that becomes known is an event of the turn.
+    show_less_memory(turn: u64) = effects.with(|state| state.show_less_memory(turn));
+    /// Switches the thinking mode of models for this conversation.
+    set_thinking(thinking: bool) = effects.with(|state| state.set_thinking(thinking)), Ok(());
+}
 
 /// Subscribes the page to events.
 #[tauri::command]
@@ -81,32 +130,6 @@ fn pick<R: Runtime>(
 #[tauri::command]
 pub async fn choose_document<R: Runtime>(app: AppHandle<R>) -> Result<(), String> {
     pick(&app, "Open a document", &[], AppState::open_path);
-    Ok(())
-}
-
-/// Begins a conversation without a document.
-#[tauri::command]
-pub async fn chat(effects: Desktop<'_>) -> Result<(), String> {
-    effects.with(AppState::chat)
-}
-
-/// Opens a pasted text as the document.
-#[tauri::command]
-pub async fn open_text(effects: Desktop<'_>, text: String) -> Result<(), String> {
-    effects.with(|state| state.open_text(text))
-}
-
-/// Opens the sample.
-#[tauri::command]
-pub async fn open_sample(effects: Desktop<'_>) -> Result<(), String> {
-    effects.with(AppState::open_sample);
-    Ok(())
-}
-
-/// Closes the document.
-#[tauri::command]
-pub async fn close_document(effects: Desktop<'_>) -> Result<(), String> {
-    effects.with(AppState::close_document);
     Ok(())
 }
 
@@ -164,12 +187,6 @@ pub async fn ask(
     effects.with(|state| state.ask(&question, choice, relation))
 }
 
-/// Removes a question that waits.
-#[tauri::command]
-pub async fn remove_waiting(effects: Desktop<'_>, turn: u64) -> Result<(), String> {
-    effects.with(|state| state.remove_waiting(turn))
-}
-
 /// Checks the parameters of a method; an error gives the reason.
 #[tauri::command]
 pub async fn check_method(method: String, parameters: Parameters) -> Result<(), Refusal> {
@@ -186,13 +203,6 @@ pub async fn compare(
     effects.with(|state| state.compare(&question, runs))
 }
 
-/// Stops the comparison; finished runs remain.
-#[tauri::command]
-pub async fn stop_comparison(effects: Desktop<'_>) -> Result<(), String> {
-    effects.with(AppState::stop_comparison);
-    Ok(())
-}
-
 /// Opens the system's dialog to save the comparison as JSON.
 #[tauri::command]
 pub async fn save_comparison<R: Runtime>(
@@ -207,74 +217,10 @@ pub async fn save_comparison<R: Runtime>(
     Ok(())
 }
 
-/// Opens the document that waits for it with its text recognised, or gives it up.
-#[tauri::command]
-pub async fn recognise_document(
-    effects: Desktop<'_>,
-    languages: Option<Vec<String>>,
-) -> Result<(), String> {
-    effects.with(|state| state.recognise_document(languages));
-    Ok(())
-}
-
-/// Applies the user's decision about a file whose opening stops running work.
-#[tauri::command]
-pub async fn replace_document(effects: Desktop<'_>, how: Replacement) -> Result<(), String> {
-    effects.with(|state| state.replace_document(how));
-    Ok(())
-}
-
-/// Opens the document that waits for its password, or gives it up.
-#[tauri::command]
-pub async fn unlock_document(effects: Desktop<'_>, password: Option<String>) -> Result<(), String> {
-    effects.with(|state| state.unlock_document(password));
-    Ok(())
-}
-
 /// Opens the system's dialog for a document to add to the open one.
 #[tauri::command]
 pub async fn add_document<R: Runtime>(app: AppHandle<R>) -> Result<(), String> {
     pick(&app, "Add a document", &[], AppState::add_path);
-    Ok(())
-}
-
-/// Removes one of several documents; a new conversation begins about the others.
-#[tauri::command]
-pub async fn remove_document(effects: Desktop<'_>, index: usize) -> Result<(), String> {
-    effects.with(|state| state.remove_document(index))
-}
-
-/// Stops the current question, or else the file that is being opened.
-#[tauri::command]
-pub async fn stop(effects: Desktop<'_>) -> Result<(), String> {
-    effects.with(AppState::stop);
-    Ok(())
-}
-
-/// Stops reading the document in the background.
-#[tauri::command]
-pub async fn stop_reading(effects: Desktop<'_>) -> Result<(), String> {
-    effects.with(AppState::stop_reading);
-    Ok(())
-}
-
-/// Goes on reading the document in the background after a stop.
-#[tauri::command]
-pub async fn resume_reading(effects: Desktop<'_>) -> Result<(), String> {
-    effects.with(AppState::resume_reading);
-    Ok(())
-}
-
-/// Removes all vaults that are not in use; the outcome is sent as events.
-#[tauri::command]
-pub async fn clear_vault(effects: Desktop<'_>) -> Result<(), String> {
-    effects.with(AppState::clear_vault)
-}
-
-/// Restarts the engine.
-#[tauri::command]
-pub async fn restart_worker(effects: Desktop<'_>) -> Result<(), String> {
-    effects.with(AppState::restart_worker);
     Ok(())
 }
 
@@ -303,12 +249,6 @@ pub async fn map_counts(
     let counts = effects.map_view(turn, layer, lift).await?.counts(layer);
     let bytes = counts.iter().flat_map(|count| count.to_le_bytes());
     Ok(Response::new(bytes.collect::<Vec<u8>>()))
-}
-
-/// Begins to compute what a turn would keep with less memory; each budget that becomes known is an event of the turn.
-#[tauri::command]
-pub async fn show_less_memory(effects: Desktop<'_>, turn: u64) -> Result<(), String> {
-    effects.with(|state| state.show_less_memory(turn))
 }
 
 /// What a turn keeps with each smaller budget that is known: their number, their budgets in percent of the prompt, and

@@ -6,12 +6,32 @@ use std::sync::Arc;
 use tauri::{AppHandle, Manager, Runtime, State};
 use tauri_plugin_dialog::{DialogExt, FileDialogBuilder};
 
-use super::{Desktop, dialogs};
+use super::dialogs;
 use crate::contract::{HubOffer, Inspection};
 use crate::drop::absolute;
 use crate::library::Library;
 
 type Shelf<'a> = State<'a, Arc<Library>>;
+
+commands! {
+    library: Shelf;
+    /// Removes a folder from the search; its files are not deleted.
+    forget_model_folder(id: String) = library.forget_folder(&id).await;
+    /// Opens a model; the outcome is sent as events.
+    use_model(id: String, stretch: Option<String>) = library.choose(&id, stretch);
+    /// Removes a model from the hub's cache.
+    remove_model(id: String) = library.remove_model(&id).await;
+    /// Removes the partial file of an unfinished download.
+    remove_unfinished(id: String) = library.remove_unfinished(&id).await;
+    /// Resumes an unfinished download of any program.
+    resume_unfinished(id: String) = library.resume_unfinished(&id).await;
+    /// Resumes a download.
+    resume_download(id: u64) = library.resume(id), Ok(());
+    /// Pauses a download; the downloaded part is kept.
+    pause_download(id: u64) = library.pause(id), Ok(());
+    /// Cancels a download and removes the downloaded part; a finished download is removed from the list.
+    cancel_download(id: u64) = library.cancel(id), Ok(());
+}
 
 /// Searches for models on this computer, and measures how fast it reads with those that are recommended; the outcome is
 /// sent as events.
@@ -40,12 +60,6 @@ pub async fn add_model_folder<R: Runtime>(app: AppHandle<R>) -> Result<(), Strin
     Ok(())
 }
 
-/// Removes a folder from the search; its files are not deleted.
-#[tauri::command]
-pub async fn forget_model_folder(library: Shelf<'_>, id: String) -> Result<(), String> {
-    library.forget_folder(&id).await
-}
-
 /// What a model can read with the free memory.
 #[tauri::command]
 pub async fn inspect_model(
@@ -54,34 +68,6 @@ pub async fn inspect_model(
     stretch: Option<String>,
 ) -> Result<Inspection, String> {
     library.inspect(&id, stretch).await
-}
-
-/// Opens a model; the outcome is sent as events.
-#[tauri::command]
-pub async fn use_model(
-    library: Shelf<'_>,
-    id: String,
-    stretch: Option<String>,
-) -> Result<(), String> {
-    library.choose(&id, stretch)
-}
-
-/// Removes a model from the hub's cache.
-#[tauri::command]
-pub async fn remove_model(library: Shelf<'_>, id: String) -> Result<(), String> {
-    library.remove_model(&id).await
-}
-
-/// Removes the partial file of an unfinished download.
-#[tauri::command]
-pub async fn remove_unfinished(library: Shelf<'_>, id: String) -> Result<(), String> {
-    library.remove_unfinished(&id).await
-}
-
-/// Resumes an unfinished download of any program.
-#[tauri::command]
-pub async fn resume_unfinished(library: Shelf<'_>, id: String) -> Result<(), String> {
-    library.resume_unfinished(&id).await
 }
 
 /// The models of a repository on the hub.
@@ -94,32 +80,4 @@ pub async fn hub_offers(library: Shelf<'_>, name: String) -> Result<Vec<HubOffer
 #[tauri::command]
 pub async fn start_download(library: Shelf<'_>, reference: String) -> Result<u64, String> {
     library.start(&reference)
-}
-
-/// Resumes a download.
-#[tauri::command]
-pub async fn resume_download(library: Shelf<'_>, id: u64) -> Result<(), String> {
-    library.resume(id);
-    Ok(())
-}
-
-/// Pauses a download; the downloaded part is kept.
-#[tauri::command]
-pub async fn pause_download(library: Shelf<'_>, id: u64) -> Result<(), String> {
-    library.pause(id);
-    Ok(())
-}
-
-/// Cancels a download and removes the downloaded part; a finished download is removed from the list.
-#[tauri::command]
-pub async fn cancel_download(library: Shelf<'_>, id: u64) -> Result<(), String> {
-    library.cancel(id);
-    Ok(())
-}
-
-/// Switches the thinking mode of models for this conversation.
-#[tauri::command]
-pub async fn set_thinking(effects: Desktop<'_>, thinking: bool) -> Result<(), String> {
-    effects.with(|state| state.set_thinking(thinking));
-    Ok(())
 }
