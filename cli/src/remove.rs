@@ -59,10 +59,7 @@ fn model(finder: &Finder, name: &str) -> anyhow::Result<Doomed> {
     let models = finder.find().models;
     let is_it = |model: &&FoundModel| is_same(&model.path, &path);
     let Some(model) = models.iter().find(is_it) else {
-        return Err(HubError::NotOurs {
-            path: path.display().to_string(),
-        }
-        .into());
+        return Err(HubError::NotOurs(path.display().to_string()).into());
     };
     anyhow::ensure!(
         model.place == Place::HubCache,

@@ -337,11 +337,9 @@ impl Document {
 fn read(path: &Path, shown: &str) -> Result<Vec<u8>, DocumentError> {
     let name = || shown.to_owned();
     let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            DocumentError::Missing { name: name() }
-        }
-        io::ErrorKind::PermissionDenied => DocumentError::NoPermission { name: name() },
-        io::ErrorKind::IsADirectory => DocumentError::Folder { name: name() },
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => DocumentError::Missing(name()),
+        io::ErrorKind::PermissionDenied => DocumentError::NoPermission(name()),
+        io::ErrorKind::IsADirectory => DocumentError::Folder(name()),
         _ => DocumentError::Read {
             name: name(),
             source,
@@ -350,10 +348,10 @@ fn read(path: &Path, shown: &str) -> Result<Vec<u8>, DocumentError> {
     // Check before opening: opening a pipe without a writer blocks for ever.
     let metadata = path.metadata().map_err(failed)?;
     if metadata.is_dir() {
-        return Err(DocumentError::Folder { name: name() });
+        return Err(DocumentError::Folder(name()));
     }
     if !metadata.is_file() {
-        return Err(DocumentError::NotAFile { name: name() });
+        return Err(DocumentError::NotAFile(name()));
     }
     if metadata.len() > MAX_SOURCE_BYTES {
         return Err(too_large(shown, metadata.len()));

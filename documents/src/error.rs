@@ -18,36 +18,24 @@ use crate::Unrecognised;
 #[non_exhaustive]
 pub enum DocumentError {
     /// The path does not exist.
-    #[error("there is no file {name}: check the spelling and the folder")]
-    Missing {
-        /// The path as given.
-        name: String,
-    },
+    #[error("there is no file {0}: check the spelling and the folder")]
+    Missing(String),
 
     /// The file exists, but the user has no permission to read it.
     #[error(
-        "{name} may not be read by this user: change its permissions or copy it to a folder of your own"
+        "{0} may not be read by this user: change its permissions or copy it to a folder of your own"
     )]
-    NoPermission {
-        /// The path as given.
-        name: String,
-    },
+    NoPermission(String),
 
     /// The path is a folder.
-    #[error("{name} is a folder: choose one file inside it")]
-    Folder {
-        /// The path as given.
-        name: String,
-    },
+    #[error("{0} is a folder: choose one file inside it")]
+    Folder(String),
 
     /// The path is a pipe, a socket or a device, whose data may never end.
     #[error(
-        "{name} is not an ordinary file (a pipe or a device): save its contents to a file and open that"
+        "{0} is not an ordinary file (a pipe or a device): save its contents to a file and open that"
     )]
-    NotAFile {
-        /// The path as given.
-        name: String,
-    },
+    NotAFile(String),
 
     /// The operating system failed to read the file.
     #[error(
@@ -155,21 +143,15 @@ pub enum DocumentError {
 
     /// A PDF that requires a password.
     #[error(
-        "{name} is protected by a password: give the password, or save a copy without one in a PDF viewer and open the copy"
+        "{0} is protected by a password: give the password, or save a copy without one in a PDF viewer and open the copy"
     )]
-    PdfEncrypted {
-        /// The path as given.
-        name: String,
-    },
+    PdfEncrypted(String),
 
     /// The password does not open the PDF.
     #[error(
-        "the password does not open {name}: check capital letters and the keyboard's language, and give it again"
+        "the password does not open {0}: check capital letters and the keyboard's language, and give it again"
     )]
-    PdfPassword {
-        /// The path as given.
-        name: String,
-    },
+    PdfPassword(String),
 
     /// A PDF that is damaged.
     #[error(
@@ -220,23 +202,17 @@ pub enum DocumentError {
 
     /// A document that requires a password, in a format other than PDF.
     #[error(
-        "{name} is protected by a password: open it in the program that made it, save a copy without one, and open the \
+        "{0} is protected by a password: open it in the program that made it, save a copy without one, and open the \
          copy"
     )]
-    Locked {
-        /// The path as given.
-        name: String,
-    },
+    Locked(String),
 
     /// A book that is encrypted for the reading program of a shop.
     #[error(
-        "{name} has copy protection (DRM), so that only the reading program of its shop can open it: use a copy \
+        "{0} has copy protection (DRM), so that only the reading program of its shop can open it: use a copy \
          without it"
     )]
-    Protected {
-        /// The path as given.
-        name: String,
-    },
+    Protected(String),
 
     /// A document that is damaged, in a format other than PDF.
     #[error(

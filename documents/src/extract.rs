@@ -144,8 +144,8 @@ impl Failure {
                 reason: reason.into(),
             },
             Failure::TooMuch(limit) => DocumentError::TooMuchText { name, limit },
-            Failure::Locked => DocumentError::Locked { name },
-            Failure::Protected => DocumentError::Protected { name },
+            Failure::Locked => DocumentError::Locked(name),
+            Failure::Protected => DocumentError::Protected(name),
         }
     }
 }

@@ -87,8 +87,8 @@ fn receive(
             Ok(Progress::Failed(Failure::Encrypted)) => {
                 let name = name.to_owned();
                 return Err(match typed {
-                    true => DocumentError::PdfPassword { name },
-                    false => DocumentError::PdfEncrypted { name },
+                    true => DocumentError::PdfPassword(name),
+                    false => DocumentError::PdfEncrypted(name),
                 });
             }
             Ok(Progress::Failed(Failure::Broken(reason))) => return Err(broken(name, &reason)),

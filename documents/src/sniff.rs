@@ -195,7 +195,7 @@ fn compound(name: &str, bytes: &[u8]) -> DocumentError {
     };
     let name = name.to_owned();
     if has("EncryptedPackage") {
-        return DocumentError::Locked { name };
+        return DocumentError::Locked(name);
     }
     let (format, remedy) = if has("WordDocument") {
         (

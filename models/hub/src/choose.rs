@@ -113,7 +113,7 @@ pub fn choose(repo: &RepoId, files: &[Listed], what: Option<&str>) -> Result<Off
     }
     match fitting.len() {
         1 => check_parts(repo, fitting.remove(0)),
-        0 if offers.is_empty() => Err(HubError::NoGguf { repo: repo.clone() }),
+        0 if offers.is_empty() => Err(HubError::NoGguf(repo.clone())),
         0 => Err(HubError::NoFile {
             repo: repo.clone(),
             what: what.unwrap_or_default().to_owned(),

@@ -114,7 +114,7 @@ impl Download {
         if let Err(error) = thread.spawn(move || shared.run()) {
             state.running = false;
             let what = format!("no thread can be started: {error}");
-            self.shared.fail(&mut state, HubError::Bug { what });
+            self.shared.fail(&mut state, HubError::Bug(what));
         }
     }
 
@@ -186,9 +186,7 @@ impl Download {
 
 fn runtime() -> Result<Runtime, HubError> {
     let made = Builder::new_current_thread().enable_all().build();
-    made.map_err(|error| HubError::Bug {
-        what: format!("no runtime can be made: {error}"),
-    })
+    made.map_err(|error| HubError::Bug(format!("no runtime can be made: {error}")))
 }
 
 impl Shared {
@@ -244,11 +242,8 @@ impl Shared {
     fn run(&self) {
         loop {
             let outcome = catch_unwind(AssertUnwindSafe(|| self.run_once()));
-            let outcome = outcome.unwrap_or_else(|panic| {
-                Err(End::Failed(HubError::Bug {
-                    what: panic_message(&*panic),
-                }))
-            });
+            let outcome = outcome
+                .unwrap_or_else(|panic| Err(End::Failed(HubError::Bug(panic_message(&*panic)))));
             let mut state = self.state();
             let wish = *self.wish.borrow();
             match outcome {
@@ -264,7 +259,7 @@ impl Shared {
                 Err(End::Failed(error)) => self.fail(&mut state, error),
                 Err(End::Changed) => {
                     let file = self.reference.to_string();
-                    self.fail(&mut state, HubError::Changing { file });
+                    self.fail(&mut state, HubError::Changing(file));
                 }
                 Ok(path) => {
                     state.unnamed.clear();
@@ -284,9 +279,7 @@ impl Shared {
 
     fn run_once(&self) -> Result<PathBuf, End> {
         if self.settings.offline {
-            return Err(End::Failed(HubError::Offline {
-                reference: self.reference.to_string(),
-            }));
+            return Err(End::Failed(HubError::Offline(self.reference.to_string())));
         }
         runtime()?.block_on(async {
             let connection = Connection::open(&self.settings)?;
@@ -395,16 +388,14 @@ pub(crate) async fn ask(
     reference: &ModelRef,
 ) -> Result<Vec<Listed>, HubError> {
     if settings.offline {
-        return Err(HubError::Offline {
-            reference: reference.to_string(),
-        });
+        return Err(HubError::Offline(reference.to_string()));
     }
     let connection = Connection::open(settings)?;
     match connection.list(&reference.repo).await {
         Ok((_, files)) => Ok(files),
         Err(Trouble::Final(error) | Trouble::Passing { error, .. }) => Err(error),
-        Err(Trouble::Changed | Trouble::StartOver) => Err(HubError::Changing {
-            file: reference.to_string(),
-        }),
+        Err(Trouble::Changed | Trouble::StartOver) => {
+            Err(HubError::Changing(reference.to_string()))
+        }
     }
 }

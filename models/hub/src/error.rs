@@ -12,37 +12,25 @@ use crate::{RepoId, text};
 pub enum HubError {
     /// Not a valid reference to a model.
     #[error(
-        "'{given}' names no model of the hub; write OWNER/NAME:FILE or OWNER/NAME:QUANTISATION, for example \
+        "'{0}' names no model of the hub; write OWNER/NAME:FILE or OWNER/NAME:QUANTISATION, for example \
          HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF:Q4_K_M"
     )]
-    BadReference {
-        /// The text as typed.
-        given: String,
-    },
+    BadReference(String),
     /// `HF_HUB_OFFLINE` is set.
     #[error(
-        "HF_HUB_OFFLINE is set, so nothing is fetched; start Kept without it to download '{reference}'"
+        "HF_HUB_OFFLINE is set, so nothing is fetched; start Kept without it to download '{0}'"
     )]
-    Offline {
-        /// The requested model.
-        reference: String,
-    },
+    Offline(String),
     /// `HF_ENDPOINT` is not a web address.
     #[error(
-        "HF_ENDPOINT is '{endpoint}', which is no web address; unset it, or set it for example to https://huggingface.co"
+        "HF_ENDPOINT is '{0}', which is no web address; unset it, or set it for example to https://huggingface.co"
     )]
-    BadEndpoint {
-        /// The variable's value.
-        endpoint: String,
-    },
+    BadEndpoint(String),
     /// A token with characters that cannot be sent. The token itself is never displayed.
     #[error(
-        "the token from {place} has characters that no token has; copy it again from the hub's settings page"
+        "the token from {0} has characters that no token has; copy it again from the hub's settings page"
     )]
-    BadToken {
-        /// The variable or file it came from.
-        place: String,
-    },
+    BadToken(String),
     /// The repository does not exist, or is hidden.
     #[error(
         "there is no repository '{repo}' on {host}, or it is private; check the spelling{}",
@@ -116,12 +104,9 @@ pub enum HubError {
     },
     /// The repository has no file that Kept can open.
     #[error(
-        "'{repo}' has no GGUF file; look for a repository of the same model whose name ends in -GGUF"
+        "'{0}' has no GGUF file; look for a repository of the same model whose name ends in -GGUF"
     )]
-    NoGguf {
-        /// The repository.
-        repo: RepoId,
-    },
+    NoGguf(RepoId),
     /// Several models match the request.
     #[error("'{repo}' has several models that fit; say which: {}", text::list(.choices))]
     Ambiguous {
@@ -175,12 +160,9 @@ pub enum HubError {
     },
     /// Another process is downloading the same file.
     #[error(
-        "'{file}' is being downloaded by another program already; wait until it is done, or stop it there"
+        "'{0}' is being downloaded by another program already; wait until it is done, or stop it there"
     )]
-    Locked {
-        /// The file.
-        file: String,
-    },
+    Locked(String),
     /// The file system does not support locks.
     #[error(
         "'{folder}' is on a disk that cannot lock files ({reason}); set HF_HUB_CACHE to a folder on a local disk"
@@ -247,12 +229,9 @@ pub enum HubError {
     },
     /// The hash of the downloaded file is wrong.
     #[error(
-        "'{file}' arrived damaged: its SHA-256 is not the one the hub names, so what was downloaded is removed; start it again to download it from the beginning"
+        "'{0}' arrived damaged: its SHA-256 is not the one the hub names, so what was downloaded is removed; start it again to download it from the beginning"
     )]
-    WrongHash {
-        /// The file.
-        file: String,
-    },
+    WrongHash(String),
     /// The server sends another number of bytes than the hub's list has.
     #[error("{host} offers {offered} bytes of '{file}', which has {expected}; try again later")]
     WrongLength {
@@ -266,11 +245,8 @@ pub enum HubError {
         expected: u64,
     },
     /// The file changed on the hub more than once during the download.
-    #[error("'{file}' keeps changing on the hub while it is downloaded; try again later")]
-    Changing {
-        /// The file.
-        file: String,
-    },
+    #[error("'{0}' keeps changing on the hub while it is downloaded; try again later")]
+    Changing(String),
     /// A file system error.
     #[error("'{path}' cannot be {doing} ({reason}){}", match .way_out { Some(way) => format!("; {way}"), None => String::new() })]
     Disk {
@@ -284,13 +260,8 @@ pub enum HubError {
         way_out: Option<&'static str>,
     },
     /// A model of the hub that was not downloaded.
-    #[error(
-        "'{reference}' is not on this computer; download it first: kept models pull {reference}"
-    )]
-    NotHere {
-        /// The reference.
-        reference: String,
-    },
+    #[error("'{0}' is not on this computer; download it first: kept models pull {0}")]
+    NotHere(String),
     /// No model on this computer has the given name.
     #[error(
         "'{name}' is no file, and no model on this computer has that name; kept models list shows those that were found{}",
@@ -304,13 +275,10 @@ pub enum HubError {
     },
     /// The model selected by the user does not exist any more.
     #[error(
-        "the model chosen with kept models use, '{name}', is not on this computer any more; choose another with kept models use NAME, \
+        "the model chosen with kept models use, '{0}', is not on this computer any more; choose another with kept models use NAME, \
          forget it with kept models use auto, or name one with --model"
     )]
-    ChosenGone {
-        /// The name that was selected.
-        name: String,
-    },
+    ChosenGone(String),
     /// Several models on this computer have the given name.
     #[error("'{name}' names several models on this computer; say which: {}", text::list(.candidates))]
     SeveralModels {
@@ -330,31 +298,19 @@ pub enum HubError {
         bytes: u64,
     },
     /// A file that Kept must not remove, because it belongs to another program or to the user.
-    #[error("'{path}' does not lie in the hub's cache; Kept removes nothing else: remove it there")]
-    NotOurs {
-        /// The file.
-        path: String,
-    },
+    #[error("'{0}' does not lie in the hub's cache; Kept removes nothing else: remove it there")]
+    NotOurs(String),
     /// An unfinished download of a file that the hub no longer has.
     #[error(
-        "'{repo}' no longer has the file that was begun; remove what has arrived and download what there is now"
+        "'{0}' no longer has the file that was begun; remove what has arrived and download what there is now"
     )]
-    Outdated {
-        /// The repository.
-        repo: RepoId,
-    },
+    Outdated(RepoId),
     /// A path that the user gave as a folder and that is none.
-    #[error("'{path}' is no folder; give the folder that holds the models")]
-    NoFolder {
-        /// The path as given.
-        path: String,
-    },
+    #[error("'{0}' is no folder; give the folder that holds the models")]
+    NoFolder(String),
     /// A bug in Kept.
-    #[error("the download has a bug ({what}); please report it; what has arrived is kept")]
-    Bug {
-        /// The panic message.
-        what: String,
-    },
+    #[error("the download has a bug ({0}); please report it; what has arrived is kept")]
+    Bug(String),
 }
 
 impl HubError {
@@ -457,7 +413,7 @@ mod tests {
                 "there is no repository 'a/b' on hub.example, or it is private; check the spelling, and whether your token may read it",
             ),
             (
-                HubError::Changing { file },
+                HubError::Changing(file),
                 "'m.gguf' keeps changing on the hub while it is downloaded; try again later",
             ),
             (
@@ -469,7 +425,7 @@ mod tests {
                 "'/d/f' cannot be read (permission denied); check its permissions, or set HF_HUB_CACHE to another folder",
             ),
             (
-                HubError::Bug { what: "x".into() },
+                HubError::Bug("x".into()),
                 "the download has a bug (x); please report it; what has arrived is kept",
             ),
         ] {

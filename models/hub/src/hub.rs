@@ -56,7 +56,7 @@ impl Hub {
         let offer = offers
             .iter()
             .find(is_it)
-            .ok_or_else(|| HubError::Outdated { repo: repo.clone() })?;
+            .ok_or_else(|| HubError::Outdated(repo.clone()))?;
         Ok(ModelRef {
             repo: repo.clone(),
             what: Some(offer.path().to_owned()),
@@ -74,7 +74,7 @@ impl Hub {
         };
         let offers = offers(&download::ask(&self.settings, &reference).await?);
         if offers.is_empty() {
-            Err(HubError::NoGguf { repo: repo.clone() })
+            Err(HubError::NoGguf(repo.clone()))
         } else {
             Ok(offers)
         }

@@ -168,9 +168,7 @@ pub(crate) fn is_file_name(path: &str) -> bool {
 }
 
 fn bad(given: &str) -> HubError {
-    HubError::BadReference {
-        given: given.to_owned(),
-    }
+    HubError::BadReference(given.to_owned())
 }
 
 #[cfg(test)]

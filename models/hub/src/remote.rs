@@ -86,9 +86,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn open(settings: &Settings) -> Result<Connection, HubError> {
-        let bad_endpoint = || HubError::BadEndpoint {
-            endpoint: settings.endpoint.clone(),
-        };
+        let bad_endpoint = || HubError::BadEndpoint(settings.endpoint.clone());
         let endpoint = Url::parse(&settings.endpoint).map_err(|_| bad_endpoint())?;
         if !matches!(endpoint.scheme(), "http" | "https") || !endpoint.has_host() {
             return Err(bad_endpoint());
@@ -96,9 +94,7 @@ impl Connection {
         if let Some(token) = &settings.token
             && header::HeaderValue::from_str(&format!("Bearer {}", token.secret())).is_err()
         {
-            return Err(HubError::BadToken {
-                place: token.place().to_owned(),
-            });
+            return Err(HubError::BadToken(token.place().to_owned()));
         }
         // Fails if a provider is already installed, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();

@@ -152,9 +152,7 @@ pub(crate) async fn fetch(
         }
         fs::remove_file(&partial).map_err(HubError::on_disk(&partial, "removed"))?;
         if !resumed || again {
-            return Err(End::Failed(HubError::WrongHash {
-                file: file.path.clone(),
-            }));
+            return Err(End::Failed(HubError::WrongHash(file.path.clone())));
         }
         again = true;
         reporter.start_over();

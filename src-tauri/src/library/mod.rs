@@ -410,11 +410,7 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, HubError> {
     tokio::task::spawn_blocking(work)
         .await
-        .unwrap_or_else(|error| {
-            Err(HubError::Bug {
-                what: error.to_string(),
-            })
-        })
+        .unwrap_or_else(|error| Err(HubError::Bug(error.to_string())))
 }
 
 fn is_same(a: &Path, b: &Path) -> bool {

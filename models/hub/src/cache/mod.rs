@@ -176,9 +176,7 @@ impl HubCache {
                 Ok(()) if still_named(&lock, &path) => return Ok(BlobLock { file: lock }),
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    return Err(HubError::Locked {
-                        file: file.path.clone(),
-                    });
+                    return Err(HubError::Locked(file.path.clone()));
                 }
                 Err(TryLockError::Error(error)) => {
                     return Err(HubError::CannotLock {
@@ -188,9 +186,7 @@ impl HubCache {
                 }
             }
         }
-        Err(HubError::Locked {
-            file: file.path.clone(),
-        })
+        Err(HubError::Locked(file.path.clone()))
     }
 
     /// Takes over another tool's unfinished file. Newer tools of the hub name it `<sha256>.<8 characters>.incomplete`

@@ -184,9 +184,7 @@ impl HubCache {
 }
 
 fn not_ours(path: &Path) -> HubError {
-    HubError::NotOurs {
-        path: path.display().to_string(),
-    }
+    HubError::NotOurs(path.display().to_string())
 }
 
 /// The file description that [`HubCache::lock`] needs.

@@ -60,9 +60,7 @@ impl Folders {
     /// # Errors
     /// [`HubError::NoFolder`], [`HubError::Disk`].
     pub fn add(&self, folder: &Path) -> Result<bool, HubError> {
-        let none = || HubError::NoFolder {
-            path: folder.display().to_string(),
-        };
+        let none = || HubError::NoFolder(folder.display().to_string());
         let real = fs::canonicalize(folder).map_err(|_| none())?;
         if !real.is_dir() || real.to_str().is_none() {
             return Err(none());

@@ -49,9 +49,7 @@ impl Finder {
                     name: reference.to_string(),
                     bytes,
                 },
-                None => HubError::NotHere {
-                    reference: reference.to_string(),
-                },
+                None => HubError::NotHere(reference.to_string()),
             });
         }
         Err(HubError::NoModel {

@@ -173,7 +173,7 @@ impl Finder {
                 },
             };
             if path.is_none() && name != in_the_box {
-                return Err(HubError::ChosenGone { name });
+                return Err(HubError::ChosenGone(name));
             }
             let by = PreferredBy::Choice;
             return Ok(Preferred { name, path, by });
