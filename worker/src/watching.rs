@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use kept_engine::models::Model;
 use kept_engine::{
-    Answer, AttentionGrid, Citation, CompactLayer, Engine, MapGrid, MemoryNow, Note, Progress, Prompt,
-    Reading, Source, Turn, Watch, ends16,
+    Answer, AttentionGrid, Citation, CompactLayer, MapGrid, MemoryNow, Progress, Prompt, Reading,
+    Source, Turn, Watch, ends16,
 };
 use kept_worker::protocol::{AnswerFacts, AskRequest, AttendedFacts, Reply, SourceInfo};
 
@@ -154,7 +154,6 @@ impl<'a> Watching<'a> {
             text,
             report: answer.report,
             chosen: answer.chosen.map(Box::new),
-            model: self.model.facts.name.clone(),
             turns_seen: answer.prompt.turns.len(),
             turns_kept,
             rows_per_layer: answer.map.cut_rows(),

@@ -173,8 +173,6 @@ pub struct AnswerFacts {
     pub report: AnswerReport,
     /// The choice of `auto` and its reasons, if `auto` was requested.
     pub chosen: Option<Box<Chosen>>,
-    /// Name of the model.
-    pub model: String,
     /// Earlier turns of the conversation that the model saw.
     pub turns_seen: usize,
     /// Mean share of layer-head slots that keep their tokens, 0 to 1; `None` without any.

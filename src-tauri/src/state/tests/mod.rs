@@ -238,7 +238,6 @@ fn answered(ticket: u64, text: &str, finish: kept_engine::Finish) -> Reply {
                 decode_seconds: 0.5,
             },
             chosen: None,
-            model: "mini".into(),
             turns_seen: 0,
             turns_kept: None,
             citations: vec![kept_engine::Citation { end: 2, source: 0 }],
