@@ -1,6 +1,5 @@
 //! `POST /v1/chat/completions`.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -80,57 +79,20 @@ async fn whole(mut waiting: Waiting) -> Result<Ended, ApiError> {
     }
 }
 
-/// A streamed answer.
-struct Streamed {
-    waiting: Waiting,
-    head: Head,
-    /// Whether the client asked for the cost.
-    usage: bool,
-    /// Events that are not sent yet.
-    events: VecDeque<Value>,
-    ended: bool,
-    done: bool,
-}
-
-impl Streamed {
-    /// Adds what was said to the events.
-    fn add(&mut self, said: Option<Said>) {
-        match said {
-            Some(Said::Text(text)) => {
-                let chunk = self.head.chunk(json!({"content": text}), None);
-                self.events.push_back(chunk);
+/// The events of a piece of an answer; `usage`: the client asked for the cost.
+fn events(head: &Head, usage: bool, said: Said) -> Vec<Value> {
+    match said {
+        Said::Text(text) => vec![head.chunk(json!({"content": text}), None)],
+        Said::End(Ok(ended)) => {
+            let mut last = head.chunk(json!({}), Some(ended.finish));
+            last["kept"] = ended.kept;
+            if usage {
+                vec![last, head.usage_chunk(ended.usage)]
+            } else {
+                vec![last]
             }
-            Some(Said::End(Ok(ended))) => {
-                let mut last = self.head.chunk(json!({}), Some(ended.finish));
-                last["kept"] = ended.kept;
-                self.events.push_back(last);
-                if self.usage {
-                    self.events.push_back(self.head.usage_chunk(ended.usage));
-                }
-                self.ended = true;
-            }
-            Some(Said::End(Err(error))) => {
-                self.events.push_back(error.body());
-                self.ended = true;
-            }
-            None => self.ended = true,
         }
-    }
-
-    async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
-        while self.events.is_empty() && !self.ended {
-            let said = self.waiting.said.recv().await;
-            self.add(said);
-        }
-        let event = match self.events.pop_front() {
-            Some(value) => value.to_string(),
-            None if self.done => return None,
-            None => {
-                self.done = true;
-                "[DONE]".to_owned()
-            }
-        };
-        Some((Ok(Event::default().data(event)), self))
+        Said::End(Err(error)) => vec![error.body()],
     }
 }
 
@@ -148,21 +110,19 @@ async fn streamed(
 ) -> Result<impl IntoResponse + use<>, ApiError> {
     let first = match timeout(PATIENCE, waiting.said.recv()).await {
         Ok(Some(Said::End(Err(error)))) => return Err(error),
-        Ok(first) => Some(first),
+        Ok(first) => first,
         Err(_) => None,
     };
     let begin = head.chunk(json!({"role": "assistant", "content": ""}), None);
-    let mut streamed = Streamed {
-        waiting,
-        head,
-        usage,
-        events: VecDeque::from([begin]),
-        ended: false,
-        done: false,
-    };
-    if let Some(said) = first {
-        streamed.add(said);
-    }
-    let events = stream::unfold(streamed, Streamed::next);
+    let rest = stream::unfold(waiting, |mut waiting: Waiting| async move {
+        let said = waiting.said.recv().await?;
+        Some((said, waiting))
+    });
+    let said = stream::iter(first).chain(rest);
+    let answer = said.flat_map(move |said| stream::iter(events(&head, usage, said)));
+    let values = stream::iter([begin]).chain(answer);
+    let texts = values.map(|value| value.to_string());
+    let events = texts.chain(stream::iter(["[DONE]".to_owned()]));
+    let events = events.map(|data| Ok::<_, Infallible>(Event::default().data(data)));
     Ok(Sse::new(events).keep_alive(KeepAlive::default()))
 }
