@@ -8,26 +8,20 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use kept_engine::MapGrid;
-use kept_worker::protocol::{Gpus, Reply};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{Notify, oneshot};
 
-use crate::contract::{AppEvent, FoundPassage, Theme};
+use crate::contract::{AppEvent, FoundPassage};
 use crate::messages;
 use crate::state::{AppState, Effect, Loaded, MapPlace, Save, SharedMap, lock};
 use crate::store::Writer;
-use crate::worker::{Order, WorkerEvents};
+use crate::worker::Order;
 
 /// Receives events for the page.
 pub type PageSink = Box<dyn Fn(AppEvent) + Send + Sync>;
 
-/// The parts of the app window outside the page.
-pub trait Frame: Send + Sync + 'static {
-    /// Sets the text of the title bar.
-    fn set_title(&self, title: &str);
-    /// Sets the colours.
-    fn set_theme(&self, theme: Theme);
-}
+/// Receives the effects on the app window outside the page: its title and its colours.
+pub type Frame = Box<dyn Fn(Effect) + Send + Sync>;
 
 /// The app state with the channels to the worker, the store and the page.
 pub struct Effects {
@@ -35,7 +29,7 @@ pub struct Effects {
     worker: UnboundedSender<Order>,
     writer: Writer,
     page: Mutex<Page>,
-    frame: OnceLock<Box<dyn Frame>>,
+    frame: OnceLock<Frame>,
     /// Signals that a throttled message is waiting, so that the ticking task computes when it is due.
     held_back: Notify,
 }
@@ -64,7 +58,7 @@ impl Effects {
     }
 
     /// Sets the app window, which gets the title and colours at once.
-    pub fn set_frame(&self, frame: Box<dyn Frame>) {
+    pub fn set_frame(&self, frame: Frame) {
         if self.frame.set(frame).is_ok() {
             self.with(AppState::send_title_and_theme);
         }
@@ -97,14 +91,9 @@ impl Effects {
             }),
             Effect::RestartWorker => self.order(Order::Restart),
             Effect::Save(save) => self.writer.save(save),
-            Effect::Title(title) => {
+            Effect::Title(_) | Effect::Theme(_) => {
                 if let Some(frame) = self.frame.get() {
-                    frame.set_title(&title);
-                }
-            }
-            Effect::Theme(theme) => {
-                if let Some(frame) = self.frame.get() {
-                    frame.set_theme(theme);
+                    frame(effect);
                 }
             }
         }
@@ -237,42 +226,5 @@ impl Effects {
                 }
             }
         }
-    }
-}
-
-impl WorkerEvents for Effects {
-    fn device(&self) -> Option<String> {
-        self.with(|state| state.settings().device.clone())
-    }
-
-    fn gpus(&self, gpus: Gpus) {
-        self.with(|state| state.gpus_found(gpus));
-    }
-
-    fn hello(&self, generation: u64, hello: Reply) {
-        if let Reply::Hello {
-            version,
-            pid,
-            simd,
-            threads,
-            methods,
-            ..
-        } = hello
-        {
-            tracing::info!(version, pid, simd, threads, "the engine is there");
-            self.with(|state| state.worker_hello(generation, methods));
-        }
-    }
-
-    fn reply(&self, reply: Reply, bytes: Vec<u8>) -> Result<(), String> {
-        self.with(|state| state.worker_reply(Instant::now(), reply, bytes))
-    }
-
-    fn died(&self, what: &str) {
-        self.with(|state| state.worker_died(what));
-    }
-
-    fn gave_up(&self, message: &str) {
-        self.with(|state| state.worker_gone(message));
     }
 }

@@ -17,9 +17,8 @@ use crate::commands::{self, DialogOpen};
 use crate::contract::{NoticeKind, Place, Theme};
 use crate::effects::{Effects, Frame};
 use crate::library::{self, Library};
-use crate::state::AppState;
+use crate::state::{AppState, Effect};
 use crate::store::{self, Lock, Opened, StoreError};
-use crate::worker::WorkerEvents;
 use crate::{drop, messages, worker};
 
 /// How long the last writes of the conversation may delay the end of the process after the app window is closed.
@@ -46,26 +45,20 @@ pub enum WindowError {
     Store(#[from] StoreError),
 }
 
-/// The window's title bar and colours.
-struct MainWindow<R: Runtime>(WebviewWindow<R>);
-
-impl<R: Runtime> Frame for MainWindow<R> {
-    fn set_title(&self, title: &str) {
-        if let Err(error) = self.0.set_title(title) {
-            tracing::warn!(%error, "no title");
-        }
-    }
-
-    fn set_theme(&self, theme: Theme) {
-        let theme = match theme {
-            Theme::System => None,
-            Theme::Light => Some(tauri::Theme::Light),
-            Theme::Dark => Some(tauri::Theme::Dark),
+/// Sets the title and the colours of the window.
+fn frame<R: Runtime>(window: WebviewWindow<R>) -> Frame {
+    Box::new(move |effect| {
+        let set = match effect {
+            Effect::Title(title) => window.set_title(&title),
+            Effect::Theme(Theme::System) => window.set_theme(None),
+            Effect::Theme(Theme::Light) => window.set_theme(Some(tauri::Theme::Light)),
+            Effect::Theme(Theme::Dark) => window.set_theme(Some(tauri::Theme::Dark)),
+            _ => Ok(()),
         };
-        if let Err(error) = self.0.set_theme(theme) {
-            tracing::warn!(%error, "no theme");
+        if let Err(error) = set {
+            tracing::warn!(%error, "the window's title or theme is not set");
         }
-    }
+    })
 }
 
 /// The builder with the commands, for the real app window and for tests.
@@ -163,7 +156,7 @@ pub fn run(arguments: Arguments) -> Result<(), WindowError> {
     app.manage(library);
     open_arguments(&effects, arguments);
     let theme = effects.with(|state| state.settings().theme);
-    effects.set_frame(Box::new(MainWindow(show(&app, theme)?)));
+    effects.set_frame(frame(show(&app, theme)?));
     app.run(move |_, event| match event {
         RunEvent::Exit => {
             let closed = tauri::async_runtime::block_on(async {
@@ -285,7 +278,7 @@ pub fn start(
         let effects = effects.clone();
         async move {
             if supervising.await.is_err() {
-                effects.gave_up(messages::NO_SUPERVISOR);
+                effects.with(|state| state.worker_gone(messages::NO_SUPERVISOR));
             }
         }
     });

@@ -9,7 +9,7 @@ use kept_worker::protocol::{EstimateRequest, Request};
 
 use super::AppState;
 use super::background::Step;
-use crate::contract::{AppEvent, Choice, ReadAhead, Settings, WorkerStatus};
+use crate::contract::{AppEvent, Choice, ReadAhead, Settings};
 
 /// Tokens times bytes of weights, about as the time of reading: less takes a fraction of a second, and is read with the
 /// first question.
@@ -26,17 +26,10 @@ impl AppState {
             let tokens = document.facts.tokens.unwrap_or(0) as u64;
             document.facts.too_long.is_none() && tokens.saturating_mul(weights) >= LEAST_WORK
         });
-        let idle = !self.is_busy() && self.running.is_none() && self.file.opening.is_none();
-        let ready = self.worker.status() == WorkerStatus::Ready;
         let Some(of) = self.questions_to_come() else {
             return;
         };
-        if long
-            && idle
-            && ready
-            && !self.maps.neutral.is_running()
-            && !self.maps.levels.is_running()
-        {
+        if long && self.can_work_in_background() {
             let ticket = self.ticket();
             self.reading.of = Some(of.clone());
             self.send(Request::ReadDocument { ticket, of }, None);

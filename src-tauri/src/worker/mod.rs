@@ -1,7 +1,7 @@
 //! Supervises kept-worker: starts it, passes requests and replies, detects a crash, restarts it.
 //!
 //! This module does not know documents or questions: the app state decides what a crash means for them
-//! ([`WorkerEvents`]). After three crashes in a row, each within ten seconds of the start, the supervisor stops
+//! ([`AppState`](crate::state::AppState)). After three crashes in a row, each within ten seconds of the start, the supervisor stops
 //! restarting until the user requests it.
 
 mod process;
@@ -11,12 +11,14 @@ mod stream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kept_worker::protocol::{Frame, Gpus, Kind, ProtocolError, Reply, Request, header};
+use kept_worker::protocol::{Frame, Kind, ProtocolError, Reply, Request, header};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+
+use crate::effects::Effects;
 
 pub use programs::{GPU_PROGRAM_VARIABLE, PROGRAM_VARIABLE, Programs};
 
@@ -33,7 +35,7 @@ const LAST_WORDS: usize = 200;
 pub enum Order {
     /// A request to the worker of this generation; dropped if another worker runs by then.
     Send {
-        /// As passed to [`WorkerEvents::hello`].
+        /// As passed to [`AppState::worker_hello`](crate::state::AppState::worker_hello).
         generation: u64,
         /// The request.
         request: Box<Request>,
@@ -44,22 +46,6 @@ pub enum Order {
     Restart,
     /// End the worker for good, and send a message when it has ended.
     End(oneshot::Sender<()>),
-}
-
-/// Receives events of the worker process.
-pub trait WorkerEvents: Send + Sync + 'static {
-    /// The device of the settings, read before every start.
-    fn device(&self) -> Option<String>;
-    /// The GPUs that were detected before a start.
-    fn gpus(&self, gpus: Gpus);
-    /// The worker runs; `hello` is its first message.
-    fn hello(&self, generation: u64, hello: Reply);
-    /// A reply of the worker. An error means that the reply is invalid: the worker is then ended.
-    fn reply(&self, reply: Reply, bytes: Vec<u8>) -> Result<(), String>;
-    /// The worker has ended and is being restarted. `what` is one sentence: how it ended.
-    fn died(&self, what: &str);
-    /// The worker has ended and is not restarted until [`Order::Restart`]. `message` is one sentence.
-    fn gave_up(&self, message: &str);
 }
 
 /// How one run of the worker ended.
@@ -79,7 +65,7 @@ const GRACE: Duration = Duration::from_millis(500);
 pub async fn supervise(
     programs: Programs,
     mut orders: UnboundedReceiver<Order>,
-    worker_events: Arc<dyn WorkerEvents>,
+    effects: Arc<Effects>,
 ) {
     let mut generation = 0;
     let mut soon = 0;
@@ -87,14 +73,16 @@ pub async fn supervise(
         generation += 1;
         let started = Instant::now();
         let gpus = programs.detect_gpus().await;
-        let start = programs.start(worker_events.device().as_deref(), &gpus);
-        worker_events.gpus(gpus);
+        let device = effects.with(|state| state.settings().device.clone());
+        let start = programs.start(device.as_deref(), &gpus);
+        effects.with(|state| state.gpus_found(gpus));
         let end = match start.spawn() {
-            Ok(child) => run_worker(child, generation, &mut orders, &*worker_events).await,
+            Ok(child) => run_worker(child, generation, &mut orders, &effects).await,
             Err(error) => {
                 tracing::error!(program = %start.program.display(), %error, "the engine cannot be started");
                 let variable = start.variable(&programs);
-                worker_events.gave_up(&process::cannot_start(&start.program, variable, &error));
+                let message = process::cannot_start(&start.program, variable, &error);
+                effects.with(|state| state.worker_gone(&message));
                 wait_for_restart(&mut orders).await
             }
         };
@@ -109,12 +97,13 @@ pub async fn supervise(
                     0
                 };
                 if soon < MAX_EARLY_CRASHES {
-                    worker_events.died(&what);
+                    effects.with(|state| state.worker_died(&what));
                     continue;
                 }
-                worker_events.gave_up(&format!(
+                let message = format!(
                     "{what} It was not started again, because this was the third time in a row: choose another model or document, or start it again."
-                ));
+                );
+                effects.with(|state| state.worker_gone(&message));
                 if let End::Closed(done) = wait_for_restart(&mut orders).await {
                     return confirm_end(done);
                 }
@@ -149,7 +138,7 @@ async fn run_worker(
     mut child: Child,
     generation: u64,
     orders: &mut UnboundedReceiver<Order>,
-    worker_events: &dyn WorkerEvents,
+    effects: &Effects,
 ) -> End {
     let (Some(stdin), Some(stdout), Some(stderr)) =
         (child.stdin.take(), child.stdout.take(), child.stderr.take())
@@ -162,7 +151,7 @@ async fn run_worker(
     let (received, mut replies) = mpsc::channel(64);
     let reader = tokio::spawn(read(stdout, received));
 
-    let end = relay(generation, orders, worker_events, &requests, &mut replies).await;
+    let end = relay(generation, orders, effects, &requests, &mut replies).await;
     reader.abort();
     writer.abort();
     match end {
@@ -201,7 +190,7 @@ async fn run_worker(
 async fn relay(
     generation: u64,
     orders: &mut UnboundedReceiver<Order>,
-    worker_events: &dyn WorkerEvents,
+    effects: &Effects,
     requests: &UnboundedSender<(Request, Option<Arc<str>>)>,
     replies: &mut mpsc::Receiver<Result<stream::WithBytes, ProtocolError>>,
 ) -> Option<End> {
@@ -213,15 +202,19 @@ async fn relay(
             received = replies.recv() => match received {
                 None => return None,
                 Some(Err(error)) => return Some(End::Died(unintelligible(&error.to_string()))),
-                Some(Ok((hello @ Reply::Hello { .. }, _))) if !greeted => {
+                Some(Ok((Reply::Hello { version, pid, simd, threads, methods }, _)))
+                    if !greeted =>
+                {
                     greeted = true;
-                    worker_events.hello(generation, hello);
+                    tracing::info!(version, pid, simd, threads, "the engine is there");
+                    effects.with(|state| state.worker_hello(generation, methods));
                 }
                 Some(Ok(_)) if !greeted => {
                     return Some(End::Died(unintelligible("its first message was no hello")));
                 }
                 Some(Ok((reply, bytes))) => {
-                    if let Err(error) = worker_events.reply(reply, bytes) {
+                    let now = Instant::now();
+                    if let Err(error) = effects.with(|state| state.worker_reply(now, reply, bytes)) {
                         return Some(End::Died(unintelligible(&error)));
                     }
                 }
