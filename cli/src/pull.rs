@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kept_engine::models::gguf::Header;
-use kept_hub::{Hub, ModelRef, Phase, Settings, Status};
+use kept_hub::{ModelRef, Phase, Settings, Status};
 use serde::Serialize;
 
 use crate::arguments::PullArguments;
@@ -43,7 +43,7 @@ pub fn run(arguments: &PullArguments) -> anyhow::Result<()> {
         ..Settings::from_env()
     };
     let started = Instant::now();
-    let download = Hub::new(settings).download(reference);
+    let download = settings.download(reference);
     download.start();
     let stopping = download.clone();
     let installed = ctrlc::set_handler(move || {

@@ -63,7 +63,7 @@ impl Download {
         }
     }
 
-    /// A download that an earlier run started; see [`crate::Hub::begun`]. Files with names or hashes that no hub uses
+    /// A download that an earlier run started; see [`Settings::begun`]. Files with names or hashes that no hub uses
     /// are ignored.
     pub(crate) fn begun(settings: Settings, reference: ModelRef, files: Vec<HubFile>) -> Download {
         let cache = HubCache::new(&settings.cache);

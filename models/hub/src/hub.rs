@@ -1,52 +1,31 @@
-//! The hub, with this computer's settings.
+//! Requests to the hub, with its settings.
 
 use crate::choose::offers;
 use crate::{Download, HubCache, HubError, HubFile, ModelRef, Offer, RepoId, Settings, download};
 
-/// The hub with its settings. Construction opens no connection.
-#[derive(Debug, Clone)]
-pub struct Hub {
-    settings: Settings,
-}
-
-impl Hub {
-    /// Uses the settings of the environment.
-    pub fn from_env() -> Hub {
-        Hub::new(Settings::from_env())
-    }
-
-    /// Uses the given settings.
-    pub fn new(settings: Settings) -> Hub {
-        Hub { settings }
-    }
-
-    /// The settings.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
+impl Settings {
     /// The cache folder.
-    pub fn cache(&self) -> HubCache {
-        HubCache::new(&self.settings.cache)
+    pub fn hub_cache(&self) -> HubCache {
+        HubCache::new(&self.cache)
     }
 
     /// A download, not yet started.
     pub fn download(&self, reference: ModelRef) -> Download {
-        Download::new(self.settings.clone(), reference)
+        Download::new(self.clone(), reference)
     }
 
     /// A download that an earlier run started. `files` is the result of [`Download::files`] in that run. The download
     /// is paused, with the bytes on disk counted; starting it queries the hub again, cancelling it removes the received
     /// bytes.
     pub fn begun(&self, reference: ModelRef, files: Vec<HubFile>) -> Download {
-        Download::begun(self.settings.clone(), reference, files)
+        Download::begun(self.clone(), reference, files)
     }
 
     /// The model to which an unfinished file of the cache ([`HubCache::partial_of`]) belongs, according to the hub's
     /// list. Opens a connection; requires a tokio runtime.
     ///
     /// # Errors
-    /// Those of [`Hub::offers`], and [`HubError::Outdated`] if the hub no longer has the file.
+    /// Those of [`Settings::offers`], and [`HubError::Outdated`] if the hub no longer has the file.
     pub async fn model_of(&self, repo: &RepoId, sha256: &str) -> Result<ModelRef, HubError> {
         let offers = self.offers(repo).await?;
         let is_it = |offer: &&Offer| {
@@ -72,7 +51,7 @@ impl Hub {
             repo: repo.clone(),
             what: None,
         };
-        let offers = offers(&download::ask(&self.settings, &reference).await?);
+        let offers = offers(&download::ask(self, &reference).await?);
         if offers.is_empty() {
             Err(HubError::NoGguf(repo.clone()))
         } else {

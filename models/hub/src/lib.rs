@@ -1,16 +1,16 @@
 //! Models on the hub and on disk: downloads, discovery, the catalogue.
 //!
-//! This is the only crate of Kept that opens connections, and it does so only in [`Download::start`], [`Hub::offers`]
-//! and [`Hub::model_of`], for a command or a click. The terminal program and the app use it; the engine and the worker
+//! This is the only crate of Kept that opens connections, and it does so only in [`Download::start`], [`Settings::offers`]
+//! and [`Settings::model_of`], for a command or a click. The terminal program and the app use it; the engine and the worker
 //! do not depend on it.
 //!
 //! # Downloads
 //!
 //! ```no_run
-//! use kept_hub::{Hub, Phase};
+//! use kept_hub::{Phase, Settings};
 //!
 //! # async fn example() -> Result<(), kept_hub::HubError> {
-//! let hub = Hub::from_env();
+//! let hub = Settings::from_env();
 //! let download = hub.download("HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF:Q4_K_M".parse()?);
 //! let mut statuses = download.watch(); // a tokio watch channel of `Status`, the type that a page receives
 //! download.start(); // also `resume`: continues from the bytes on disk after a pause, crash or power loss
@@ -25,7 +25,7 @@
 //! ```
 //!
 //! A [`Download`] runs on its own thread: it needs no runtime, can be created in one and watched in another, and none
-//! of its methods waits for the network. [`Hub::offers`] (the models of a repository) and [`Hub::model_of`] are
+//! of its methods waits for the network. [`Settings::offers`] (the models of a repository) and [`Settings::model_of`] are
 //! `async`.
 //!
 //! # Models on disk
@@ -67,7 +67,6 @@ pub use found::{
     AUTO, Finder, Folders, Found, FoundModel, ModelChoice, Place, Preferred, PreferredBy,
     Unfinished,
 };
-pub use hub::Hub;
 pub use progress::{Phase, Status};
 pub use reference::{ModelRef, RepoId};
 pub use settings::{ENDPOINT, Settings, Token};

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kept_engine::available_memory;
 use kept_hub::choose::{Listed, choose};
 use kept_hub::{
-    Download, Finder, Folders, Found, Hub, HubCache, HubError, ModelChoice, ModelRef, Phase, Place,
-    Preferred,
+    Download, Finder, Folders, Found, HubCache, HubError, ModelChoice, ModelRef, Phase, Place,
+    Preferred, Settings,
 };
 use kept_worker::protocol::Speed;
 
@@ -101,7 +101,7 @@ impl Library {
             state: Mutex::default(),
         });
         let mut state = library.state();
-        let hub = Hub::from_env();
+        let hub = Settings::from_env();
         for BegunDownload { reference, files } in &begun {
             state.queue.add(hub.begun(reference.clone(), files.clone()));
         }
@@ -270,7 +270,7 @@ impl Library {
         let Some((repo, sha256)) = cache().partial_of(&path) else {
             return Err(messages::unknown_model(id));
         };
-        let reference = Hub::from_env().model_of(&repo, &sha256).await;
+        let reference = Settings::from_env().model_of(&repo, &sha256).await;
         let reference = reference.map_err(|error| messages::as_sentence(&error.to_string()))?;
         self.download(reference);
         self.search().await;
@@ -281,7 +281,7 @@ impl Library {
     pub async fn offers(&self, written: &str) -> Result<Vec<HubOffer>, String> {
         let said = |error: HubError| messages::as_sentence(&error.to_string());
         let reference: ModelRef = written.parse().map_err(said)?;
-        let offers = Hub::from_env()
+        let offers = Settings::from_env()
             .offers(&reference.repo)
             .await
             .map_err(said)?;
@@ -319,7 +319,7 @@ impl Library {
         });
         let id = match known.map(|entry| entry.id) {
             Some(id) => id,
-            None => state.queue.add(Hub::from_env().download(reference)),
+            None => state.queue.add(Settings::from_env().download(reference)),
         };
         drop(state);
         self.resume(id);
@@ -333,7 +333,7 @@ impl Library {
         let fresh = state.queue.resume(id, |before| {
             let reference = before.status().reference.parse();
             let reference = reference.unwrap_or_else(|_| before.reference().clone());
-            Hub::from_env().begun(reference, before.files())
+            Settings::from_env().begun(reference, before.files())
         });
         if let Some(download) = fresh.cloned() {
             self.watch(&download);
@@ -384,7 +384,7 @@ impl Library {
 }
 
 fn cache() -> HubCache {
-    Hub::from_env().cache()
+    Settings::from_env().hub_cache()
 }
 
 /// Searches for models, and lists the folders that the user added.

@@ -194,7 +194,7 @@ mod tests {
 
     impl Fake {
         fn new(reference: &str) -> Fake {
-            let hub = kept_hub::Hub::from_env();
+            let hub = kept_hub::Settings::from_env();
             let status = hub.download(reference.parse().expect("a name")).status();
             Fake(Rc::new(RefCell::new(status)), Rc::default())
         }

@@ -5,7 +5,7 @@ use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use kept_hub::{Hub as Client, Phase, Settings};
+use kept_hub::{Phase, Settings};
 use kept_tests::hub::pulling::{FILE, MIB, assert_whole, length, pull, wait_until};
 use kept_tests::hub::{Faults, Hub, REPO, some_bytes};
 use kept_tests::terminal::run;
@@ -26,15 +26,15 @@ fn start(hub: &Hub) -> Child {
     silent.spawn().unwrap()
 }
 
-fn client(hub: &Hub) -> Client {
-    Client::new(Settings {
+fn client(hub: &Hub) -> Settings {
+    Settings {
         endpoint: hub.endpoint(),
         cache: hub.cache(),
         token: None,
         offline: false,
         retries: 1,
         patience: Duration::from_secs(20),
-    })
+    }
 }
 
 #[test]
