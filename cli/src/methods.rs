@@ -6,54 +6,9 @@
 
 use kept_engine::MethodSpec;
 use kept_engine::policies::{self, MethodInfo, Parameter};
-use serde::Serialize;
 
 use crate::arguments::MethodsArguments;
 use crate::output;
-
-#[derive(Serialize)]
-struct MethodJson {
-    name: &'static str,
-    title: &'static str,
-    paper: &'static str,
-    keeps: &'static str,
-    acts: &'static str,
-    positions: &'static str,
-    parameters: Vec<ParameterJson>,
-}
-
-#[derive(Serialize)]
-struct ParameterJson {
-    name: &'static str,
-    default: &'static str,
-    range: &'static str,
-    meaning: &'static str,
-}
-
-impl From<&MethodInfo> for MethodJson {
-    fn from(info: &MethodInfo) -> Self {
-        Self {
-            name: info.name,
-            title: info.title,
-            paper: info.paper,
-            keeps: info.keeps,
-            acts: info.acts,
-            positions: info.positions,
-            parameters: info.parameters.iter().map(ParameterJson::from).collect(),
-        }
-    }
-}
-
-impl From<&Parameter> for ParameterJson {
-    fn from(parameter: &Parameter) -> Self {
-        Self {
-            name: parameter.name,
-            default: parameter.default,
-            range: parameter.range,
-            meaning: parameter.meaning,
-        }
-    }
-}
 
 pub fn run(arguments: &MethodsArguments) -> anyhow::Result<()> {
     let listed: Vec<&MethodInfo> = match &arguments.method {
@@ -66,7 +21,6 @@ pub fn run(arguments: &MethodsArguments) -> anyhow::Result<()> {
         None => policies::methods().iter().collect(),
     };
     if arguments.json {
-        let listed: Vec<MethodJson> = listed.iter().map(|info| MethodJson::from(*info)).collect();
         return output::print_json(&listed);
     }
     let text = if arguments.markdown {

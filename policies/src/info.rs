@@ -8,7 +8,7 @@ use crate::{Method, Parameter, Parameters, PolicyError};
 pub type Build = fn(&[(String, String)]) -> Result<Arc<dyn Method>, PolicyError>;
 
 /// A method's entry in tables, and how to build it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, serde::Serialize)]
 pub struct MethodInfo {
     /// Name in `--method`.
     pub name: &'static str,
@@ -25,6 +25,7 @@ pub struct MethodInfo {
     /// Parameters of `--set`.
     pub parameters: &'static [Parameter],
     /// Builds the method from name-value pairs.
+    #[serde(skip)]
     pub build: Build,
 }
 

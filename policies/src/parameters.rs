@@ -3,7 +3,7 @@
 use crate::PolicyError;
 
 /// One parameter of a method, as shown to the user.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Parameter {
     /// Name in `--set`.
     pub name: &'static str,
