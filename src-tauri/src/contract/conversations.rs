@@ -23,6 +23,9 @@ pub struct ConversationEntry {
     pub updated: u64,
     /// Whether it stands above the others.
     pub pinned: bool,
+    /// The first question.
+    #[serde(skip)]
+    pub first: String,
 }
 
 /// A passage that a search found: of a question or an answer, or of the document.

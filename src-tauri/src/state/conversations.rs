@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::AppState;
-use super::conversation::{Conversation, Loaded, interrupt};
+use super::conversation::{Loaded, interrupt};
 use super::document::OpenDocument;
 use super::effect::{Open, Save};
 use super::slots::take;
@@ -24,12 +24,7 @@ fn now() -> u64 {
 impl AppState {
     /// The list, pinned conversations first, then the newest.
     pub(super) fn entries(&self) -> Vec<ConversationEntry> {
-        let mut entries: Vec<_> = self
-            .conversations
-            .all
-            .iter()
-            .map(Conversation::entry)
-            .collect();
+        let mut entries = self.conversations.all.clone();
         entries.sort_by_key(|entry| (!entry.pinned, u64::MAX - entry.updated, u64::MAX - entry.id));
         entries
     }
@@ -51,7 +46,7 @@ impl AppState {
         }));
     }
 
-    fn conversation_mut(&mut self, id: u64) -> Result<&mut Conversation, String> {
+    fn conversation_mut(&mut self, id: u64) -> Result<&mut ConversationEntry, String> {
         let mut all = self.conversations.all.iter_mut();
         all.find(|conversation| conversation.id == id)
             .ok_or_else(|| messages::NO_CONVERSATION.to_owned())
@@ -72,12 +67,12 @@ impl AppState {
         let open = self.open.conversation;
         let id = open.unwrap_or_else(|| take(&mut self.ids.conversation));
         if open.is_none() {
-            self.conversations.all.push(Conversation {
+            self.conversations.all.push(ConversationEntry {
                 id,
-                document: document.facts.id,
-                name: document.info.name.clone(),
+                title: question.to_owned(),
+                document: document.info.name.clone(),
+                document_id: document.facts.id,
                 pages: document.facts.pages.len(),
-                title: None,
                 first: question.to_owned(),
                 questions: 0,
                 updated: 0,
@@ -119,8 +114,8 @@ impl AppState {
         if let (Some(id), Some((document, name, pages))) = (self.open.conversation, document)
             && let Ok(conversation) = self.conversation_mut(id)
         {
-            conversation.document = document;
-            conversation.name = name;
+            conversation.document_id = document;
+            conversation.document = name;
             conversation.pages = pages;
             self.save_conversation(id);
             self.emit_conversations();
@@ -134,7 +129,7 @@ impl AppState {
             .all
             .iter()
             .chain(&self.conversations.deleted);
-        all.any(|other| other.document == document && Some(other.id) != self.open.conversation)
+        all.any(|other| other.document_id == document && Some(other.id) != self.open.conversation)
     }
 
     /// Begins a new conversation about the open document.
@@ -245,12 +240,12 @@ impl AppState {
     ) -> Vec<Turn> {
         let first = turns.first().map(|turn| turn.question.clone());
         let first = first.unwrap_or_default();
-        let conversation = Conversation {
+        let conversation = ConversationEntry {
             id,
-            document: document.facts.id,
-            name: document.info.name.clone(),
+            title: title.to_owned(),
+            document: document.info.name.clone(),
+            document_id: document.facts.id,
             pages: document.facts.pages.len(),
-            title: (title != first).then(|| title.to_owned()),
             first,
             questions: turns.iter().filter(|t| t.version_of.is_none()).count(),
             updated: now(),
@@ -342,7 +337,7 @@ impl AppState {
     /// # Errors
     /// One sentence, if there is no such conversation.
     pub fn title_of_conversation(&mut self, id: u64) -> Result<String, String> {
-        Ok(self.conversation_mut(id)?.entry().title)
+        Ok(self.conversation_mut(id)?.title.clone())
     }
 
     /// Sets the title of a conversation; an empty one is the first question again.
@@ -352,8 +347,10 @@ impl AppState {
     pub fn rename_conversation(&mut self, id: u64, title: &str) -> Result<(), String> {
         let title: String = title.trim().chars().take(LONGEST_TITLE).collect();
         let conversation = self.conversation_mut(id)?;
-        let named = !title.is_empty() && title != conversation.first;
-        conversation.title = named.then_some(title);
+        conversation.title = match title.as_str() {
+            "" => conversation.first.clone(),
+            _ => title,
+        };
         self.save_conversation(id);
         self.emit_conversations();
         Ok(())
@@ -377,7 +374,7 @@ impl AppState {
     /// One sentence, if there is no such conversation.
     pub fn delete_conversation(&mut self, id: u64) -> Result<(), String> {
         let conversation = self.conversation_mut(id)?.clone();
-        let document = conversation.name.clone();
+        let document = conversation.document.clone();
         if self.conversations.deleted.replace(conversation).is_some() {
             self.save(Save::RemoveHidden);
         }

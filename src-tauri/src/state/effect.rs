@@ -6,11 +6,10 @@ use kept_engine::MapGrid;
 use kept_worker::protocol::Request;
 use serde::{Deserialize, Serialize};
 
-use super::conversation::Conversation;
 use super::document::OpenDocument;
 use super::remembered::{BegunDownload, ModelEntry};
 use super::turn_map::SharedMap;
-use crate::contract::{AppEvent, Settings, Theme, Turn};
+use crate::contract::{AppEvent, ConversationEntry, Settings, Theme, Turn};
 
 /// A side effect of a state change. Effects are executed in order.
 pub enum Effect {
@@ -46,7 +45,7 @@ pub enum Save {
     /// What is open.
     Open(Open),
     /// A conversation, new or changed.
-    Conversation(Box<Conversation>),
+    Conversation(Box<ConversationEntry>),
     /// A deleted conversation, which can still be restored.
     HideConversation(u64),
     /// Deleted conversations can no longer be restored.

@@ -42,7 +42,7 @@ use crate::contract::{
 };
 use background::BackgroundReading;
 pub use checks::{MOST_TOKENS, check_method};
-pub use conversation::{CLOSED_BEFORE_END, Conversation, Loaded};
+pub use conversation::{CLOSED_BEFORE_END, Loaded};
 pub use document::{OpenDocument, plain_text};
 pub use effect::{Effect, Open, Save};
 pub use remembered::{BegunDownload, ModelEntry, Remembered, default_settings};

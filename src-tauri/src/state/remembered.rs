@@ -6,9 +6,10 @@ use std::path::Path;
 use kept_hub::{HubFile, ModelRef};
 use serde::{Deserialize, Serialize};
 
-use super::conversation::Conversation;
 use super::document::OpenDocument;
-use crate::contract::{ModelChoice, Settings, Theme, Turn, ordinary_zoom, usual_keeping};
+use crate::contract::{
+    ConversationEntry, ModelChoice, Settings, Theme, Turn, ordinary_zoom, usual_keeping,
+};
 use crate::names::file_name;
 
 /// A model that the user can choose, with its path, which the page never receives.
@@ -68,7 +69,7 @@ pub struct Remembered {
     /// Its turns; maps remain in the store.
     pub turns: Vec<Turn>,
     /// All conversations.
-    pub conversations: Vec<Conversation>,
+    pub conversations: Vec<ConversationEntry>,
     /// The draft question.
     pub draft: String,
     /// Whether models with a thinking mode think before they answer, in this conversation.

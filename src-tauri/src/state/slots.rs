@@ -7,13 +7,12 @@ use kept_worker::protocol::Request;
 use tokio::sync::oneshot;
 
 use super::background::{ComparedMaps, Levels, NeutralMaps};
-use super::conversation::Conversation;
 use super::remembered::ModelEntry;
 use super::turn_map::SharedMap;
 use super::waiting::{Opening, Queued, Wanted};
 use crate::contract::{
-    Comparison, ComparisonState, Estimate, Inspection, ModelFacts, Refusal, Turn, Vault,
-    WorkerState, WorkerStatus,
+    Comparison, ComparisonState, ConversationEntry, Estimate, Inspection, ModelFacts, Refusal,
+    Turn, Vault, WorkerState, WorkerStatus,
 };
 use crate::messages;
 
@@ -82,9 +81,9 @@ pub(super) struct OpenConversation {
 /// The list of conversations.
 pub(super) struct Conversations {
     /// The open one among them.
-    pub(super) all: Vec<Conversation>,
+    pub(super) all: Vec<ConversationEntry>,
     /// The conversation that was deleted last.
-    pub(super) deleted: Option<Conversation>,
+    pub(super) deleted: Option<ConversationEntry>,
 }
 
 /// The comparison of the open document, with its results so far.

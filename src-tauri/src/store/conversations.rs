@@ -5,8 +5,7 @@ use sqlx::sqlite::SqliteRow;
 
 use super::rows::{id_of_row, row_of_id};
 use super::{Store, StoreError};
-use crate::contract::{FoundPassage, FoundPiece};
-use crate::state::Conversation;
+use crate::contract::{ConversationEntry, FoundPassage, FoundPiece};
 
 /// The most passages that a search returns.
 const MOST_FOUND: i64 = 50;
@@ -17,7 +16,7 @@ const HIT: (char, char) = ('\u{2}', '\u{3}');
 
 impl Store {
     /// All conversations with a question, in no particular order.
-    pub async fn conversations(&self) -> Result<Vec<Conversation>, StoreError> {
+    pub async fn conversations(&self) -> Result<Vec<ConversationEntry>, StoreError> {
         let rows = sqlx::query(
             "SELECT conversation.id, conversation.document, json_extract(document.info, '$.name') AS name, coalesce(json_array_length(document.info, '$.pages'), 0) AS pages, title, pinned, updated, \
              (SELECT count(*) FROM turn WHERE turn.conversation = conversation.id AND version_of IS NULL) AS questions, \
@@ -30,11 +29,16 @@ impl Store {
     }
 
     /// Writes a conversation, new or changed.
-    pub async fn set_conversation(&self, conversation: &Conversation) -> Result<(), StoreError> {
+    pub async fn set_conversation(
+        &self,
+        conversation: &ConversationEntry,
+    ) -> Result<(), StoreError> {
         let (id, document) = (
             row_of_id(conversation.id)?,
-            row_of_id(conversation.document)?,
+            row_of_id(conversation.document_id)?,
         );
+        // The first question is the title until the user gives one.
+        let title = Some(&conversation.title).filter(|title| **title != conversation.first);
         let mut transaction = self.pool.begin().await?;
         sqlx::query(
             "INSERT INTO conversation (id, document, title, pinned, updated, deleted) VALUES (?, ?, ?, ?, ?, 0) \
@@ -43,7 +47,7 @@ impl Store {
         )
         .bind(id)
         .bind(document)
-        .bind(&conversation.title)
+        .bind(title)
         .bind(conversation.pinned)
         .bind(row_of_id(conversation.updated)?)
         .execute(&mut *transaction)
@@ -108,17 +112,18 @@ impl Store {
     }
 }
 
-fn conversation_of_row(row: &SqliteRow) -> Result<Conversation, StoreError> {
+fn conversation_of_row(row: &SqliteRow) -> Result<ConversationEntry, StoreError> {
     let questions: i64 = row.try_get("questions")?;
-    Ok(Conversation {
+    let first: Option<String> = row.try_get("first")?;
+    let first = first.unwrap_or_default();
+    let title: Option<String> = row.try_get("title")?;
+    Ok(ConversationEntry {
         id: id_of_row(row.try_get("id")?)?,
-        document: id_of_row(row.try_get("document")?)?,
-        name: row.try_get("name")?,
+        title: title.unwrap_or_else(|| first.clone()),
+        document: row.try_get("name")?,
+        document_id: id_of_row(row.try_get("document")?)?,
         pages: usize::try_from(row.try_get::<i64, _>("pages")?).unwrap_or_default(),
-        title: row.try_get("title")?,
-        first: row
-            .try_get::<Option<String>, _>("first")?
-            .unwrap_or_default(),
+        first,
         questions: usize::try_from(questions).unwrap_or_default(),
         updated: id_of_row(row.try_get("updated")?)?,
         pinned: row.try_get("pinned")?,

@@ -3,12 +3,14 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use kept_app::contract::{Attended, Facts, Parameters, Settings, Source, Theme, Turn, TurnState};
+use kept_app::contract::{
+    Attended, ConversationEntry, Facts, Parameters, Settings, Source, Theme, Turn, TurnState,
+};
 use kept_app::state::BegunDownload;
 use kept_app::state::Open;
 use kept_app::state::{
-    self, AppState, Conversation, EarlierMap, EarlierTexts, Effect, ModelEntry, OpenDocument,
-    Remembered, Save, TurnMap,
+    self, AppState, EarlierMap, EarlierTexts, Effect, ModelEntry, OpenDocument, Remembered, Save,
+    TurnMap,
 };
 use kept_app::store::{self, Opened};
 use kept_engine::documents::{Document, Kind, Page, Part};
@@ -165,13 +167,13 @@ fn save_turn(conversation: u64, turn: &Turn) -> Save {
     }
 }
 
-fn conversation(id: u64, document_id: u64) -> Conversation {
-    Conversation {
+fn conversation(id: u64, document_id: u64) -> ConversationEntry {
+    ConversationEntry {
         id,
-        document: document_id,
-        name: "a é.pdf".into(),
+        title: turn(id, TurnState::Done).question,
+        document: "a é.pdf".into(),
+        document_id,
         pages: document(document_id).facts.pages.len(),
-        title: None,
         first: turn(id, TurnState::Done).question,
         questions: 1,
         updated: 1000 + id,
@@ -179,7 +181,7 @@ fn conversation(id: u64, document_id: u64) -> Conversation {
     }
 }
 
-fn save_conversation(conversation: Conversation) -> Save {
+fn save_conversation(conversation: ConversationEntry) -> Save {
     Save::Conversation(Box::new(conversation))
 }
 
@@ -392,8 +394,8 @@ async fn every_conversation_is_kept_with_its_document() {
     let mut saves = begun(1);
     saves.extend(begun(2));
     // A second conversation about the first document, with a title; then the document alone is open.
-    let named = Conversation {
-        title: Some("Rent".into()),
+    let named = ConversationEntry {
+        title: "Rent".into(),
         pinned: true,
         ..conversation(3, 1)
     };

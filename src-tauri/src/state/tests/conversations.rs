@@ -10,7 +10,7 @@ use super::*;
 use crate::contract::{ConversationEntry, TurnState};
 use crate::messages;
 use crate::state::Open;
-use crate::state::{Conversation, Loaded, OpenDocument};
+use crate::state::{Loaded, OpenDocument};
 
 /// Asks and answers a question.
 fn converse(story: &mut Story, question: &str) {
@@ -154,12 +154,12 @@ fn a_turn_that_a_kill_interrupted_is_failed_when_its_conversation_is_opened() {
 
 #[test]
 fn titles_and_pins_are_kept_and_sorted() {
-    let known = |id: u64, updated: u64| Conversation {
+    let known = |id: u64, updated: u64| ConversationEntry {
         id,
-        document: 1,
-        name: "a.txt".into(),
+        title: format!("Question {id}"),
+        document: "a.txt".into(),
+        document_id: 1,
         pages: 0,
-        title: None,
         first: format!("Question {id}"),
         questions: 1,
         updated,
