@@ -229,17 +229,10 @@ impl HubCache {
             link_to_blob(&pointer, &blob).map_err(HubError::on_disk(&pointer, "written"))?;
         }
         let reference = self.repo(&file.repo).join("refs").join("main");
-        let write = || -> io::Result<()> {
-            if fs::read_to_string(&reference).is_ok_and(|commit| commit.trim() == file.commit) {
-                return Ok(());
-            }
-            fs::create_dir_all(reference.parent().unwrap_or(&self.root))?;
-            // Written to a temporary file first, so that no reader sees a partial commit.
-            let beside = reference.with_file_name(format!("main.{}.part", std::process::id()));
-            fs::write(&beside, &file.commit)?;
-            fs::rename(&beside, &reference)
-        };
-        write().map_err(HubError::on_disk(&reference, "written"))?;
+        if !fs::read_to_string(&reference).is_ok_and(|commit| commit.trim() == file.commit) {
+            replace_file(&reference, &file.commit)
+                .map_err(HubError::on_disk(&reference, "written"))?;
+        }
         Ok(pointer)
     }
 }
@@ -270,6 +263,17 @@ fn still_named(lock: &File, path: &Path) -> bool {
 #[cfg(not(unix))]
 fn still_named(_lock: &File, _path: &Path) -> bool {
     true
+}
+
+/// Writes a small file, with its folder. No reader sees a partial file: a temporary file is written and renamed.
+pub(crate) fn replace_file(file: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
+    let beside = file.with_extension(format!("{}.part", std::process::id()));
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(&beside, contents)
+        .and_then(|()| fs::rename(&beside, file))
+        .inspect_err(|_| _ = fs::remove_file(&beside))
 }
 
 /// Makes `pointer` point to `blob`, replacing whatever exists at that path.

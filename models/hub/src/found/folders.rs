@@ -1,12 +1,12 @@
 //! Model folders added by the user. The list is stored in one small file, shared by the terminal program and the app.
 
 use std::env;
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::HubError;
+use crate::cache::replace_file;
 use crate::settings::config_folder;
 
 /// The list of added folders.
@@ -18,15 +18,7 @@ pub struct Folders {
 impl Folders {
     /// The list in the user's configuration folder.
     pub fn from_env() -> Folders {
-        Folders::from_variables(&|name| env::var_os(name), env::home_dir().as_deref())
-    }
-
-    /// The list in the configuration folder determined by these variables and this home folder.
-    pub fn from_variables(
-        variable: &dyn Fn(&str) -> Option<OsString>,
-        home: Option<&Path>,
-    ) -> Folders {
-        let folder = config_folder(variable, home);
+        let folder = config_folder(&|name| env::var_os(name), env::home_dir().as_deref());
         Folders {
             file: folder.join("model-folders.json"),
         }
@@ -96,18 +88,8 @@ impl Folders {
     }
 
     fn write(&self, folders: &[PathBuf]) -> Result<(), HubError> {
-        let beside = self
-            .file
-            .with_extension(format!("{}.part", std::process::id()));
         let text = serde_json::to_vec_pretty(folders).map_err(io::Error::from);
-        let write = |text: Vec<u8>| -> io::Result<()> {
-            if let Some(folder) = self.file.parent() {
-                fs::create_dir_all(folder)?;
-            }
-            fs::write(&beside, text)?;
-            fs::rename(&beside, &self.file)
-        };
-        text.and_then(write)
+        text.and_then(|text| replace_file(&self.file, text))
             .map_err(HubError::on_disk(&self.file, "written"))
     }
 }

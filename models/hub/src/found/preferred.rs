@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Finder, Found, FoundModel};
 use crate::HubError;
+use crate::cache::replace_file;
 use crate::settings::config_folder;
 
 /// The name that stands for no choice: the model is selected automatically.
@@ -44,11 +45,6 @@ impl ModelChoice {
         }
     }
 
-    /// The file.
-    pub fn file(&self) -> &Path {
-        &self.file
-    }
-
     /// The chosen model, as an argument of `--model`; `None` without a choice.
     ///
     /// # Errors
@@ -68,20 +64,8 @@ impl ModelChoice {
     /// # Errors
     /// [`HubError::Disk`].
     pub fn set(&self, name: &str) -> Result<(), HubError> {
-        let beside = self
-            .file
-            .with_extension(format!("{}.part", std::process::id()));
-        let write = || -> io::Result<()> {
-            if let Some(folder) = self.file.parent() {
-                fs::create_dir_all(folder)?;
-            }
-            fs::write(&beside, format!("{name}\n"))?;
-            fs::rename(&beside, &self.file)
-        };
-        write().map_err(|error| {
-            let _ = fs::remove_file(&beside);
-            self.failed("written", &error)
-        })
+        replace_file(&self.file, format!("{name}\n"))
+            .map_err(|error| self.failed("written", &error))
     }
 
     /// Removes the choice. Returns whether one was stored.
