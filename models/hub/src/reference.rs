@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde_with::{DeserializeFromStr, SerializeDisplay};
 
 use crate::HubError;
 
@@ -11,8 +11,9 @@ use crate::HubError;
 const LONGEST_NAME: usize = 96;
 
 /// A repository: `owner/name`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(
+    Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, SerializeDisplay, DeserializeFromStr,
+)]
 pub struct RepoId {
     owner: String,
     name: String,
@@ -53,20 +54,6 @@ impl FromStr for RepoId {
     }
 }
 
-impl TryFrom<String> for RepoId {
-    type Error = HubError;
-
-    fn try_from(given: String) -> Result<RepoId, HubError> {
-        given.parse()
-    }
-}
-
-impl From<RepoId> for String {
-    fn from(repo: RepoId) -> String {
-        repo.to_string()
-    }
-}
-
 /// The hub's rule for names. It also excludes `..` and path separators from folder names of the cache.
 fn is_repo_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -80,8 +67,7 @@ fn is_repo_name(name: &str) -> bool {
 }
 
 /// A repository, and optionally a file or quantisation in it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, SerializeDisplay, DeserializeFromStr)]
 pub struct ModelRef {
     /// The repository.
     pub repo: RepoId,
@@ -137,20 +123,6 @@ impl FromStr for ModelRef {
             repo: repo.parse().map_err(|_| bad(given))?,
             what,
         })
-    }
-}
-
-impl TryFrom<String> for ModelRef {
-    type Error = HubError;
-
-    fn try_from(given: String) -> Result<ModelRef, HubError> {
-        given.parse()
-    }
-}
-
-impl From<ModelRef> for String {
-    fn from(reference: ModelRef) -> String {
-        reference.to_string()
     }
 }
 
