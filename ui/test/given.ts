@@ -64,7 +64,6 @@ export function documentFacts(some: Partial<DocumentFacts> = {}): DocumentFacts 
     id: 1,
     name: 'sample.txt',
     kind: 'text',
-    encoding: 'UTF-8',
     sourceBytes: 10,
     length: 10,
     pageNoun: 'page',
@@ -106,8 +105,8 @@ export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
     settings: { theme: 'light', model: 'mini', method: 'snapkv', parameters: {}, budget: null, maxTokens: 256, repeatPenalty: null, zoom: 100, keep: 'q8_0', keepBudget: null, cache: null, memory: null, device: null, sidebar: null },
     models: [{ id: 'mini', label: 'mini', inBox: true, stretch: null }],
     model: {
-      name: 'Kept mini', file: 'mini.gguf', quantisation: 'Q8_0', architecture: 'llama', layers: 6, qHeads: 4, kvHeads: 2,
-      headDim: 64, context: 4096, parameters: 5e6, weightsBytes: 400, bytesPerRow: 1,
+      name: 'Kept mini', file: 'mini.gguf', quantisation: 'Q8_0', layers: 6, kvHeads: 2,
+      context: 4096, parameters: 5e6, weightsBytes: 400,
       stretch: null, canThink: false, computesOn: 'the processor', whyProcessor: null,
     },
     modelError: null,

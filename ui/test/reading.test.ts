@@ -30,7 +30,6 @@ const SNAPKV: MethodFacts = {
   paper: '',
   keeps: 'a part',
   acts: '',
-  positions: '',
   parameters: [
     { name: 'kernel', default: '7', range: 'an odd whole number from 1', meaning: 'neighbours a score is pooled over' },
     { name: 'pooling', default: 'max', range: 'max or avg', meaning: 'how a score is pooled' },

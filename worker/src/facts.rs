@@ -38,7 +38,6 @@ fn method(info: &policies::MethodInfo) -> MethodFacts {
         paper: info.paper.to_owned(),
         keeps: info.keeps.to_owned(),
         acts: info.acts.to_owned(),
-        positions: info.positions.to_owned(),
         parameters: info.parameters.iter().map(parameter).collect(),
         streams: policies::STREAMING.contains(&info.name),
         sees_question: !(policies::QUESTION_AGNOSTIC.contains(&info.name)
@@ -82,7 +81,6 @@ pub fn model(
 ) -> ModelFacts {
     let model = engine.model();
     let config = model.config();
-    let architecture = model.gguf().text("general.architecture").ok().flatten();
     let tensors = model.gguf().tensors();
     let numbers = |shape: &[usize]| shape.iter().map(|&n| n as u64).product::<u64>();
     ModelFacts {
@@ -91,7 +89,6 @@ pub fn model(
             .file_name()
             .map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
         quantisation: model.gguf().quantisation().unwrap_or_default(),
-        architecture: architecture.unwrap_or("unknown").to_owned(),
         layers: config.layers,
         kv_heads: config.kv_heads,
         context: config.context,

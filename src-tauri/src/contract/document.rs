@@ -55,8 +55,6 @@ pub struct DocumentFacts {
     pub name: String,
     /// `text`, `pdf`, ...
     pub kind: String,
-    /// Encoding of the file's bytes.
-    pub encoding: String,
     /// Bytes of the file.
     pub source_bytes: u64,
     /// UTF-16 units of the text.

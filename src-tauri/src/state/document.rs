@@ -87,7 +87,6 @@ impl OpenDocument {
             id,
             name: info.name.clone(),
             kind: info.kind.code().to_owned(),
-            encoding: info.encoding.to_string(),
             source_bytes: info.source_bytes,
             length,
             pages,

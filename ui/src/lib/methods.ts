@@ -10,7 +10,6 @@ export const AUTOMATIC: MethodFacts = {
   paper: '',
   keeps: 'what did best in our tests, as much of it as the document and this computer’s memory allow',
   acts: '',
-  positions: '',
   parameters: [],
   streams: true,
   seesQuestion: true,

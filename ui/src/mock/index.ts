@@ -92,7 +92,6 @@ export function start(): void {
       pageNoun: 'page',
       name: nameOf(which),
       kind: which === 'long' ? 'pdf' : 'text',
-      encoding: 'UTF-8',
       sourceBytes: text.length,
       length: text.length,
       pages,
@@ -119,7 +118,6 @@ export function start(): void {
       name: long ? 'Llama 3.1 8B Instruct' : 'Kept mini',
       file: long ? 'Llama-3.1-8B-Instruct-Q4_K_M.gguf' : 'mini.gguf',
       quantisation: long ? 'Q4_K_M' : 'Q8_0',
-      architecture: 'llama',
       layers,
       kvHeads,
       context: long ? 131072 : 8192,
@@ -132,7 +130,7 @@ export function start(): void {
     },
     modelError: null,
     methods: [
-      { name: 'full', title: 'Full cache', paper: '', keeps: 'everything', acts: 'never', positions: 'original', parameters: [], streams: false, seesQuestion: true },
+      { name: 'full', title: 'Full cache', paper: '', keeps: 'everything', acts: 'never', parameters: [], streams: false, seesQuestion: true },
       ...[
         ['streaming_llm', 'StreamingLLM', 'arXiv 2309.17453', 'the first tokens and the most recent ones'],
         ['h2o', 'H2O', 'arXiv 2306.14048', 'what all queries so far attended to most, and the most recent tokens'],
@@ -142,7 +140,7 @@ export function start(): void {
         ['chunkkv', 'ChunkKV', 'arXiv 2502.00299', 'whole chunks of text that the last queries attend to'],
         ['treekv', 'TreeKV', 'arXiv 2501.04987', 'tokens from all of the text: dense near the end, sparse further back'],
         ['ems', 'EMS', 'OpenReview 2024', 'what all or the last queries attend to; tokens that are alike share a row'],
-      ].map(([name, title, paper, keeps]) => ({ name: name!, title: title!, paper: paper!, keeps: keeps!, acts: 'prefill', positions: 'original', parameters: [
+      ].map(([name, title, paper, keeps]) => ({ name: name!, title: title!, paper: paper!, keeps: keeps!, acts: 'prefill', parameters: [
         { name: 'w', default: '32, 16 below a budget of 256 rows, 8 below 128', range: 'a whole number from 1', meaning: 'last queries that vote; their tokens are kept' },
         { name: 'kernel', default: '7', range: 'an odd whole number from 1', meaning: 'neighbours a score is pooled over' },
         { name: 'pooling', default: 'max', range: 'max or avg', meaning: 'how a score is pooled' },

@@ -21,8 +21,6 @@ pub struct MethodFacts {
     pub keeps: String,
     /// When it evicts.
     pub acts: String,
-    /// Which positions the kept rows use.
-    pub positions: String,
     /// Its parameters.
     pub parameters: Vec<ParameterFacts>,
     /// Whether it supports streaming mode.
@@ -57,8 +55,6 @@ pub struct ModelFacts {
     pub file: String,
     /// The block type of most bytes, for example `Q8_0`.
     pub quantisation: String,
-    /// The architecture in the file.
-    pub architecture: String,
     /// Layers.
     pub layers: usize,
     /// KV heads.

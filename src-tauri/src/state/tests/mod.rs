@@ -166,7 +166,6 @@ fn model(choice: &str) -> Reply {
             name: choice.into(),
             file: format!("{choice}.gguf"),
             quantisation: "Q8_0".into(),
-            architecture: "llama".into(),
             layers: 2,
             kv_heads: 1,
             context: 2048,

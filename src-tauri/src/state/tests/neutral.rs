@@ -13,7 +13,6 @@ fn facts(name: &str, sees_question: bool) -> MethodFacts {
         paper: String::new(),
         keeps: String::new(),
         acts: String::new(),
-        positions: String::new(),
         parameters: Vec::new(),
         streams: false,
         sees_question,
