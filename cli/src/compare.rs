@@ -79,18 +79,13 @@ fn reference(
 ) -> anyhow::Result<Reference> {
     let bar = ReadingBar::new();
     bar.label("full cache");
-    let mut show = |event| {
-        if let Event::Progress(progress) = event {
-            bar.show(&progress);
-        }
-    };
     let question = &arguments.question.question;
     let reference = Reference::read(
         engine,
         document,
         question,
         arguments.max_tokens,
-        &mut show,
+        &mut |event| bar.event(&event),
         stop,
     );
     bar.clear();

@@ -1,5 +1,6 @@
 //! `kept map`: which tokens of a document a method keeps, painted in the terminal, as JSON, or as a page for a browser.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::ops::Range;
@@ -8,11 +9,10 @@ use std::path::Path;
 use kept_engine::documents::Document;
 use kept_engine::vault::Vaults;
 use kept_engine::{
-    Answer, Ask, Engine, Event, LayerRetention, MethodSpec, Note, Part, RetentionMap, Sampling,
-    runs,
+    Answer, Ask, Engine, LayerRetention, MethodSpec, Note, Part, RetentionMap, Sampling, runs,
 };
 use serde::Serialize;
-use serde::ser::{SerializeSeq, SerializeStruct, Serializer};
+use serde::ser::{SerializeStruct, Serializer};
 
 use crate::arguments::MapArguments;
 use crate::model::Answering;
@@ -48,11 +48,7 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
             limits,
             vault: (folder.as_ref()).map(|&(ref folder, kind)| Vaults { folder, kind }),
         },
-        &mut |event| {
-            if let Event::Progress(progress) = event {
-                bar.show(&progress);
-            }
-        },
+        &mut |event| bar.event(&event),
         &stop,
     );
     bar.clear();
@@ -72,7 +68,11 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
         output::say(&output::printable(&format!("note: {note}\n")));
     }
     if arguments.json {
-        return output::print_json(&MapJson::new(&document, &engine, &read));
+        return output::print_json(&MapJson {
+            document: &document,
+            engine: &engine,
+            answer: &read,
+        });
     }
     let colored = paint::use_color(arguments.color, std::io::stdout().is_terminal());
     print(&document, &read, colored)
@@ -139,8 +139,13 @@ pub fn write_json(
     engine: &Engine,
     answer: &Answer,
 ) -> anyhow::Result<()> {
+    let map = MapJson {
+        document,
+        engine,
+        answer,
+    };
     output::write_file(path, |file| {
-        serde_json::to_writer(&mut *file, &MapJson::new(document, engine, answer))?;
+        serde_json::to_writer(&mut *file, &map)?;
         writeln!(file)
     })
 }
@@ -150,16 +155,6 @@ struct MapJson<'a> {
     document: &'a Document,
     engine: &'a Engine,
     answer: &'a Answer,
-}
-
-impl<'a> MapJson<'a> {
-    fn new(document: &'a Document, engine: &'a Engine, answer: &'a Answer) -> Self {
-        Self {
-            document,
-            engine,
-            answer,
-        }
-    }
 }
 
 impl Serialize for MapJson<'_> {
@@ -257,7 +252,7 @@ impl<'a> EarlierJson<'a> {
 
 #[derive(Serialize)]
 struct TokenJson<'a> {
-    text: &'a str,
+    text: Cow<'a, str>,
     part: Part,
     /// Byte range in the document's text, or in that of the earlier turns; null for tokens outside both.
     start: Option<usize>,
@@ -277,9 +272,8 @@ impl Serialize for Tokens<'_> {
             engine,
             answer,
         } = self.0;
-        let mut list = serializer.serialize_seq(Some(answer.prompt.len()))?;
         let earlier: HashMap<usize, Range<usize>> = answer.prompt.earlier.spans().collect();
-        for position in 0..answer.prompt.len() {
+        serializer.collect_seq((0..answer.prompt.len()).map(|position| {
             let token = answer.prompt.token(position);
             let span = token.span.as_ref().or_else(|| earlier.get(&position));
             let text = match engine.model().tokenizer() {
@@ -289,8 +283,8 @@ impl Serialize for Tokens<'_> {
                 Ok(tokenizer) => String::from_utf8_lossy(tokenizer.decode_bytes(token.id)),
                 Err(_) => "".into(),
             };
-            list.serialize_element(&TokenJson {
-                text: &text,
+            TokenJson {
+                text,
                 part: token.part,
                 page: token.span.as_ref().and_then(|s| document.page_of(s.start)),
                 document: (token.span.as_ref())
@@ -298,9 +292,8 @@ impl Serialize for Tokens<'_> {
                     .map(|part| part.document.name.as_str()),
                 start: span.map(|span| span.start),
                 end: span.map(|span| span.end),
-            })?;
-        }
-        list.end()
+            }
+        }))
     }
 }
 
@@ -317,16 +310,13 @@ impl Serialize for Layers<'_> {
         }
         let map = self.0;
         let everything = vec![(0..map.tokens as u32).collect::<Vec<u32>>(); map.kv_heads];
-        let mut list = serializer.serialize_seq(Some(map.layers.len()))?;
-        for (layer, &window) in map.layers.iter().zip(&map.windows) {
-            list.serialize_element(&LayerJson {
-                window,
-                heads: match layer {
-                    LayerRetention::Everything => &everything,
-                    LayerRetention::Kept(heads) => heads,
-                },
-            })?;
-        }
-        list.end()
+        let layers = map.layers.iter().zip(&map.windows);
+        serializer.collect_seq(layers.map(|(layer, &window)| LayerJson {
+            window,
+            heads: match layer {
+                LayerRetention::Everything => &everything,
+                LayerRetention::Kept(heads) => heads,
+            },
+        }))
     }
 }

@@ -3,11 +3,20 @@
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use kept_engine::Progress;
 use kept_engine::kernels::Stop;
+use kept_engine::{Event, Progress};
 use kept_hub::{Phase, Status};
 
 use crate::output::bytes;
+
+/// A bar that is drawn at most `hz` times a second.
+fn bar(hz: u8, template: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(hz));
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("━╸─"));
+    }
+    bar
+}
 
 /// Progress bar of prefill.
 pub struct ReadingBar(ProgressBar);
@@ -15,13 +24,10 @@ pub struct ReadingBar(ProgressBar);
 impl ReadingBar {
     /// Creates a bar, which is drawn if stderr is a terminal.
     pub fn new() -> Self {
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(20));
-        if let Ok(style) =
-            ProgressStyle::with_template("reading{prefix} {bar:24} {percent:>3} %  {msg:52!}")
-        {
-            bar.set_style(style.progress_chars("━╸─"));
-        }
-        Self(bar)
+        Self(bar(
+            20,
+            "reading{prefix} {bar:24} {percent:>3} %  {msg:52!}",
+        ))
     }
 
     /// Adds a label: `reading (snapkv 25%) ...`.
@@ -49,6 +55,13 @@ impl ReadingBar {
         ));
     }
 
+    /// Shows the event if it is progress.
+    pub fn event(&self, event: &Event) {
+        if let Event::Progress(progress) = event {
+            self.show(progress);
+        }
+    }
+
     /// Removes the bar.
     pub fn clear(&self) {
         self.0.finish_and_clear();
@@ -61,11 +74,8 @@ pub struct CountBar(ProgressBar);
 impl CountBar {
     /// Creates a bar over `total` questions, which is drawn if stderr is a terminal.
     pub fn new(total: usize) -> Self {
-        let target = ProgressDrawTarget::stderr_with_hz(20);
-        let bar = ProgressBar::with_draw_target(Some(total as u64), target);
-        if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len}  {msg:36!}") {
-            bar.set_style(style.progress_chars("━╸─"));
-        }
+        let bar = bar(20, "{bar:24} {pos}/{len}  {msg:36!}");
+        bar.set_length(total as u64);
         Self(bar)
     }
 
@@ -87,11 +97,7 @@ pub struct TransferBar(ProgressBar);
 impl TransferBar {
     /// Creates a bar, which is drawn if stderr is a terminal.
     pub fn new() -> Self {
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
-        if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:24} {percent:>3} %  {msg}") {
-            bar.set_style(style.progress_chars("━╸─"));
-        }
-        Self(bar)
+        Self(bar(10, "{prefix} {bar:24} {percent:>3} %  {msg}"))
     }
 
     /// Shows the progress of the download.

@@ -96,14 +96,7 @@ impl Asked<'_> {
                 .with_document(0..n.saturating_sub(QUESTION))
                 .with_vault(access);
         }
-        let outcome = prefill.run(
-            &mut |event| {
-                if let kept_engine::Event::Progress(progress) = event {
-                    bar.show(&progress);
-                }
-            },
-            stop,
-        )?;
+        let outcome = prefill.run(&mut |event| bar.event(&event), stop)?;
         let reading = Reading {
             seconds: started.elapsed().as_secs_f64(),
             budget,

@@ -3,7 +3,7 @@
 
 use anyhow::ensure;
 use kept_engine::policies::Budget;
-use kept_engine::{Engine, EngineError, Event, MethodSpec};
+use kept_engine::{Engine, EngineError, MethodSpec};
 use kept_eval::{Perplexity, PerplexityTask};
 use serde::Serialize;
 
@@ -112,12 +112,8 @@ fn measure_all(
                 chunk: arguments.chunk,
                 lengths,
             };
-            let mut show = |event| {
-                if let Event::Progress(progress) = event {
-                    bar.show(&progress);
-                }
-            };
-            let measured = Perplexity::measure(engine, &task, &mut show, &stop);
+            let measured =
+                Perplexity::measure(engine, &task, &mut |event| bar.event(&event), &stop);
             bar.clear();
             let result = match measured {
                 Err(EngineError::Stopped) => return Err(EngineError::Stopped.into()),
