@@ -134,7 +134,7 @@ unsafe fn halved(x: __m512) -> __m256 {
 /// # Safety
 /// Needs AVX2.
 #[inline(always)]
-unsafe fn sum4([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
+pub(crate) unsafe fn sum4([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
     // SAFETY: guaranteed by the caller; `sums` has four elements.
     unsafe {
         let pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));

@@ -11,6 +11,19 @@ use super::lists::{
     Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Nl, Iq4Xs, Mxfp4, Tq1_0, Tq2_0,
 };
 use super::rows::{BLOCK, Row};
+#[cfg(target_arch = "x86_64")]
+use {
+    x86::blocks_of_32,
+    x86_of_256::{iq4_xs, nibbles_of_256, pairs_of_256, q6_k, ternary},
+    x86_of_lists::listed,
+};
+
+#[cfg(target_arch = "x86_64")]
+mod x86;
+#[cfg(target_arch = "x86_64")]
+mod x86_of_256;
+#[cfg(target_arch = "x86_64")]
+mod x86_of_lists;
 
 /// Rows of the matrix per call.
 pub(super) const ROWS: usize = 4;
@@ -54,21 +67,22 @@ fn plain_row<F: Format>(row: &[u8], input: Row<'_>) -> f32 {
     sum
 }
 
+/// For formats whose rows a function multiplies in registers.
 macro_rules! in_registers {
-    ($in:ident: $($format:ident: $dots:ident $(<$of:ident>)?;)*) => {$(
+    ($($dots:ident: $($format:ident),*;)*) => {$($(
         impl Dots for $format {
             unsafe fn dots(level: ByteLevel, rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
                 #[cfg(target_arch = "x86_64")]
                 #[target_feature(enable = "avx2,fma,f16c")]
                 unsafe fn avx2(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
                     // SAFETY: this function is compiled with the instructions.
-                    unsafe { $in::$dots::<$($of,)? false>(rows, input) }
+                    unsafe { $dots::<$format, false>(rows, input) }
                 }
                 #[cfg(target_arch = "x86_64")]
                 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
                 unsafe fn vnni(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
                     // SAFETY: this function is compiled with the instructions.
-                    unsafe { $in::$dots::<$($of,)? true>(rows, input) }
+                    unsafe { $dots::<$format, true>(rows, input) }
                 }
                 match level {
                     // SAFETY: guaranteed by the caller.
@@ -81,46 +95,15 @@ macro_rules! in_registers {
                 }
             }
         }
-    )*};
+    )*)*};
 }
 
 in_registers! {
-    x86:
-    Q8_0: q8_0;
-    Q4_0: q4_0;
-    Q4_1: q4_1;
-    Q5_0: q5_0;
-    Q5_1: q5_1;
-    Iq4Nl: iq4_nl;
-    Mxfp4: mxfp4;
+    blocks_of_32: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Iq4Nl, Mxfp4;
+    pairs_of_256: Q2K, Q3K;
+    nibbles_of_256: Q4K, Q5K;
+    q6_k: Q6K;
+    iq4_xs: Iq4Xs;
+    ternary: Tq1_0, Tq2_0;
+    listed: Iq1S, Iq1M, Iq2Xxs, Iq2Xs, Iq2S, Iq3Xxs, Iq3S;
 }
-
-in_registers! {
-    x86_of_256:
-    Q2K: q2_k;
-    Q3K: q3_k;
-    Q4K: q4_k;
-    Q5K: q5_k;
-    Q6K: q6_k;
-    Iq4Xs: iq4_xs;
-    Tq1_0: ternary<Tq1_0>;
-    Tq2_0: ternary<Tq2_0>;
-}
-
-in_registers! {
-    x86_of_lists:
-    Iq1S: listed<Iq1S>;
-    Iq1M: listed<Iq1M>;
-    Iq2Xxs: listed<Iq2Xxs>;
-    Iq2Xs: listed<Iq2Xs>;
-    Iq2S: listed<Iq2S>;
-    Iq3Xxs: listed<Iq3Xxs>;
-    Iq3S: listed<Iq3S>;
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86;
-#[cfg(target_arch = "x86_64")]
-mod x86_of_256;
-#[cfg(target_arch = "x86_64")]
-mod x86_of_lists;

@@ -29,7 +29,9 @@ use crate::stop::{Stop, Stopped};
 use crate::threads::{SharedMut, for_each_range};
 use crate::weight_type::WeightType;
 use dot::{Dots, ROWS};
+use format::{Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use ints::{ByteLevel, byte_level};
+use lists::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Nl, Iq4Xs, Mxfp4, Tq1_0, Tq2_0};
 pub use rows::QuantisedRows;
 use tile::Products;
 
@@ -63,30 +65,14 @@ type Kernel = unsafe fn(ByteLevel, &Part<'_>, Range<usize>, &QuantisedRows);
 /// `$function` for the format of `$kind`; returns `None` if the type is floating point.
 macro_rules! with_format {
     ($kind:expr, $function:ident) => {
+        with_format!($kind, $function:
+            Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2K Q3K Q4K Q5K Q6K
+            Iq1S Iq1M Iq2Xxs Iq2Xs Iq2S Iq3Xxs Iq3S Iq4Nl Iq4Xs Tq1_0 Tq2_0 Mxfp4)
+    };
+    ($kind:expr, $function:ident: $($format:ident)*) => {
         Some(match $kind {
             WeightType::F32 | WeightType::F16 | WeightType::BF16 => return None,
-            WeightType::Q4_0 => $function::<format::Q4_0>,
-            WeightType::Q4_1 => $function::<format::Q4_1>,
-            WeightType::Q5_0 => $function::<format::Q5_0>,
-            WeightType::Q5_1 => $function::<format::Q5_1>,
-            WeightType::Q8_0 => $function::<format::Q8_0>,
-            WeightType::Q2K => $function::<format::Q2K>,
-            WeightType::Q3K => $function::<format::Q3K>,
-            WeightType::Q4K => $function::<format::Q4K>,
-            WeightType::Q5K => $function::<format::Q5K>,
-            WeightType::Q6K => $function::<format::Q6K>,
-            WeightType::Iq1S => $function::<lists::Iq1S>,
-            WeightType::Iq1M => $function::<lists::Iq1M>,
-            WeightType::Iq2Xxs => $function::<lists::Iq2Xxs>,
-            WeightType::Iq2Xs => $function::<lists::Iq2Xs>,
-            WeightType::Iq2S => $function::<lists::Iq2S>,
-            WeightType::Iq3Xxs => $function::<lists::Iq3Xxs>,
-            WeightType::Iq3S => $function::<lists::Iq3S>,
-            WeightType::Iq4Nl => $function::<lists::Iq4Nl>,
-            WeightType::Iq4Xs => $function::<lists::Iq4Xs>,
-            WeightType::Tq1_0 => $function::<lists::Tq1_0>,
-            WeightType::Tq2_0 => $function::<lists::Tq2_0>,
-            WeightType::Mxfp4 => $function::<lists::Mxfp4>,
+            $(WeightType::$format => $function::<$format>,)*
         })
     };
 }

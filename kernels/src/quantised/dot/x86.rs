@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 use super::super::format::{Format, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 use super::super::lists::{FP4, HALF_POWERS, IQ4, Iq4Nl, Mxfp4};
 use super::{BLOCK, ROWS, Row};
+use crate::x86::sum4;
 
 /// Sums of four products each of unsigned `weights` of at most six bits and signed `input`.
 #[inline(always)]
@@ -50,25 +51,9 @@ pub(super) unsafe fn prefetch(at: *const u8) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast()) };
 }
 
-#[inline(always)]
-pub(super) unsafe fn sums(vectors: [__m256; ROWS]) -> [f32; ROWS] {
-    // SAFETY: the caller guarantees the instructions.
-    unsafe {
-        let [a, b, c, d] = vectors;
-        let pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-        let upper = _mm256_extractf128_ps::<1>(pairs);
-        let mut sums = [0.0; 4];
-        _mm_storeu_ps(
-            sums.as_mut_ptr(),
-            _mm_add_ps(_mm256_castps256_ps128(pairs), upper),
-        );
-        sums
-    }
-}
-
 /// A format of blocks of 32 numbers that start with a scale, followed by the minimum (an added constant) if the
 /// format has minima.
-trait BlockOf32: Format {
+pub(super) trait BlockOf32: Format {
     /// Unpacks a block to bytes: signed, or unsigned of at most five bits if the format has minima.
     ///
     /// # Safety
@@ -88,7 +73,7 @@ trait BlockOf32: Format {
 }
 
 #[inline(always)]
-unsafe fn blocks_of_32<F: BlockOf32, const VNNI: bool>(
+pub(super) unsafe fn blocks_of_32<F: BlockOf32, const VNNI: bool>(
     rows: [&[u8]; ROWS],
     input: Row<'_>,
 ) -> [f32; ROWS] {
@@ -117,7 +102,7 @@ unsafe fn blocks_of_32<F: BlockOf32, const VNNI: bool>(
                 *found = _mm256_add_ps(*found, _mm256_zextps128_ps256(added));
             }
         }
-        sums(found)
+        sum4(found)
     }
 }
 
@@ -265,46 +250,4 @@ unsafe fn nibbles(at: *const u8) -> __m256i {
         let high = _mm_srli_epi16::<4>(both);
         _mm256_and_si256(_mm256_set_m128i(high, both), _mm256_set1_epi8(15))
     }
-}
-
-#[inline(always)]
-pub(super) unsafe fn q8_0<const VNNI: bool>(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
-    // SAFETY: guaranteed by the caller.
-    unsafe { blocks_of_32::<Q8_0, VNNI>(rows, input) }
-}
-
-#[inline(always)]
-pub(super) unsafe fn q4_0<const VNNI: bool>(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
-    // SAFETY: guaranteed by the caller.
-    unsafe { blocks_of_32::<Q4_0, VNNI>(rows, input) }
-}
-
-#[inline(always)]
-pub(super) unsafe fn q4_1<const VNNI: bool>(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
-    // SAFETY: guaranteed by the caller.
-    unsafe { blocks_of_32::<Q4_1, VNNI>(rows, input) }
-}
-
-#[inline(always)]
-pub(super) unsafe fn q5_0<const VNNI: bool>(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
-    // SAFETY: guaranteed by the caller.
-    unsafe { blocks_of_32::<Q5_0, VNNI>(rows, input) }
-}
-
-#[inline(always)]
-pub(super) unsafe fn q5_1<const VNNI: bool>(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
-    // SAFETY: guaranteed by the caller.
-    unsafe { blocks_of_32::<Q5_1, VNNI>(rows, input) }
-}
-
-#[inline(always)]
-pub(super) unsafe fn iq4_nl<const VNNI: bool>(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
-    // SAFETY: guaranteed by the caller.
-    unsafe { blocks_of_32::<Iq4Nl, VNNI>(rows, input) }
-}
-
-#[inline(always)]
-pub(super) unsafe fn mxfp4<const VNNI: bool>(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
-    // SAFETY: guaranteed by the caller.
-    unsafe { blocks_of_32::<Mxfp4, VNNI>(rows, input) }
 }

@@ -2,10 +2,11 @@
 
 use std::arch::x86_64::*;
 
-use super::super::format::{Format, Q2K, Q3K, Q4K, Q5K, Q6K, Unpacked};
-use super::super::lists::{IQ4, Iq4Xs};
-use super::x86::{half, load, nibbles_of, prefetch, signed, sums, unsigned};
+use super::super::format::{Format, Q5K, Unpacked};
+use super::super::lists::IQ4;
+use super::x86::{half, load, nibbles_of, prefetch, signed, unsigned};
 use super::{ROWS, Row};
+use crate::x86::sum4;
 
 /// The sixteen six-bit scales of a Q3_K block, in order, each 32 too large.
 #[inline(always)]
@@ -23,12 +24,14 @@ unsafe fn sixteen_scales(at: *const u8) -> __m128i {
     }
 }
 
-/// Q2_K; Q3_K if `THIRD`. A number of Q3_K is an unsigned one of three bits less 4: as a minimum of four scales.
+/// Q2_K, and Q3_K, which has third bits instead of minima. A number of Q3_K is an unsigned one of three bits less 4: as
+/// a minimum of four scales.
 #[inline(always)]
-unsafe fn pairs_of_256<F: Format, const VNNI: bool, const THIRD: bool>(
+pub(super) unsafe fn pairs_of_256<F: Format, const VNNI: bool>(
     rows: [&[u8]; ROWS],
     input: Row<'_>,
 ) -> [f32; ROWS] {
+    let has_third = !F::MINS;
     // SAFETY: the caller guarantees the instructions; rows and input have the same number of whole blocks.
     unsafe {
         let (low, pair) = (_mm_set1_epi8(15), _mm256_set1_epi8(3));
@@ -37,7 +40,11 @@ unsafe fn pairs_of_256<F: Format, const VNNI: bool, const THIRD: bool>(
             _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3),
             _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7),
         ];
-        let (scales_at, pairs_at, d_at) = if THIRD { (96, 32, 108) } else { (0, 16, 80) };
+        let (scales_at, pairs_at, d_at) = if has_third {
+            (96, 32, 108)
+        } else {
+            (0, 16, 80)
+        };
         let mut found = [_mm256_setzero_ps(); ROWS];
         for (found, row) in found.iter_mut().zip(rows) {
             let mut both = [_mm256_setzero_ps(); 2];
@@ -47,7 +54,7 @@ unsafe fn pairs_of_256<F: Format, const VNNI: bool, const THIRD: bool>(
                     prefetch(at.add(line));
                 }
                 let d = _mm256_set1_ps(half(at.add(d_at)));
-                let (packed, mins) = if THIRD {
+                let (packed, mins) = if has_third {
                     let scales = sixteen_scales(at.add(scales_at));
                     let scales = _mm_sub_epi8(scales, _mm_set1_epi8(32));
                     (scales, scales)
@@ -56,7 +63,7 @@ unsafe fn pairs_of_256<F: Format, const VNNI: bool, const THIRD: bool>(
                     let mins = _mm_and_si128(_mm_srli_epi16::<4>(packed), low);
                     (_mm_and_si128(packed, low), mins)
                 };
-                let min_d = match THIRD {
+                let min_d = match has_third {
                     true => _mm256_mul_ps(d, _mm256_set1_ps(4.0)),
                     false => _mm256_set1_ps(half(at.add(82))),
                 };
@@ -91,7 +98,7 @@ unsafe fn pairs_of_256<F: Format, const VNNI: bool, const THIRD: bool>(
                     ];
                     for (q, pairs) in quarters.into_iter().enumerate() {
                         let mut weights = _mm256_and_si256(pairs, pair);
-                        if THIRD {
+                        if has_third {
                             let bit = _mm256_set1_epi8((1u8 << (4 * part + q)).cast_signed());
                             let unset = _mm256_cmpeq_epi8(
                                 _mm256_and_si256(third, bit),
@@ -114,20 +121,8 @@ unsafe fn pairs_of_256<F: Format, const VNNI: bool, const THIRD: bool>(
             }
             *found = _mm256_add_ps(both[0], both[1]);
         }
-        sums(found)
+        sum4(found)
     }
-}
-
-#[inline(always)]
-pub(super) unsafe fn q2_k<const VNNI: bool>(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
-    // SAFETY: guaranteed by the caller.
-    unsafe { pairs_of_256::<Q2K, VNNI, false>(rows, input) }
-}
-
-#[inline(always)]
-pub(super) unsafe fn q3_k<const VNNI: bool>(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
-    // SAFETY: guaranteed by the caller.
-    unsafe { pairs_of_256::<Q3K, VNNI, true>(rows, input) }
 }
 
 /// Ternary numbers: unpacked one block after the other, with an offset of 128.
@@ -158,7 +153,7 @@ pub(super) unsafe fn ternary<F: Format, const VNNI: bool>(
             }
             *found = _mm256_add_ps(both[0], both[1]);
         }
-        sums(found)
+        sum4(found)
     }
 }
 
@@ -187,17 +182,18 @@ unsafe fn floats(bytes: u64) -> __m256 {
     }
 }
 
-/// Q4_K; Q5_K if `FIFTH`.
+/// Q4_K, and Q5_K, which has fifth bits.
 #[inline(always)]
-unsafe fn nibbles_of_256<F: Format, const VNNI: bool, const FIFTH: bool>(
+pub(super) unsafe fn nibbles_of_256<F: Format, const VNNI: bool>(
     rows: [&[u8]; ROWS],
     input: Row<'_>,
 ) -> [f32; ROWS] {
+    let has_fifth = F::BYTES == Q5K::BYTES;
     // SAFETY: the caller guarantees the instructions; rows and input have the same number of whole blocks.
     unsafe {
         let low = _mm256_set1_epi8(15);
         let mut found = [_mm256_setzero_ps(); ROWS];
-        let quants = if FIFTH { 48 } else { 16 };
+        let quants = if has_fifth { 48 } else { 16 };
         for (found, row) in found.iter_mut().zip(rows) {
             let mut both = [_mm256_setzero_ps(); 2];
             let mut at = row.as_ptr();
@@ -220,7 +216,7 @@ unsafe fn nibbles_of_256<F: Format, const VNNI: bool, const FIFTH: bool>(
                         _mm256_and_si256(nibbles, low),
                         _mm256_and_si256(_mm256_srli_epi16::<4>(nibbles), low),
                     ];
-                    if FIFTH {
+                    if has_fifth {
                         let fifth = load(at.add(16));
                         for (i, weights) in weights.iter_mut().enumerate() {
                             let group = _mm256_set1_epi8(1 << (2 * pair + i));
@@ -244,24 +240,15 @@ unsafe fn nibbles_of_256<F: Format, const VNNI: bool, const FIFTH: bool>(
             }
             *found = _mm256_add_ps(both[0], both[1]);
         }
-        sums(found)
+        sum4(found)
     }
 }
 
 #[inline(always)]
-pub(super) unsafe fn q4_k<const VNNI: bool>(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
-    // SAFETY: guaranteed by the caller.
-    unsafe { nibbles_of_256::<Q4K, VNNI, false>(rows, input) }
-}
-
-#[inline(always)]
-pub(super) unsafe fn q5_k<const VNNI: bool>(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
-    // SAFETY: guaranteed by the caller.
-    unsafe { nibbles_of_256::<Q5K, VNNI, true>(rows, input) }
-}
-
-#[inline(always)]
-pub(super) unsafe fn q6_k<const VNNI: bool>(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
+pub(super) unsafe fn q6_k<F: Format, const VNNI: bool>(
+    rows: [&[u8]; ROWS],
+    input: Row<'_>,
+) -> [f32; ROWS] {
     // SAFETY: the caller guarantees the instructions; rows and input have the same number of whole blocks.
     unsafe {
         let (low, pair, offset) = (
@@ -274,7 +261,7 @@ pub(super) unsafe fn q6_k<const VNNI: bool>(rows: [&[u8]; ROWS], input: Row<'_>)
             let mut both = [_mm256_setzero_ps(); 2];
             let mut at = row.as_ptr();
             for block in 0..input.scales.len() / 8 {
-                for line in (0..Q6K::BYTES).step_by(64) {
+                for line in (0..F::BYTES).step_by(64) {
                     prefetch(at.add(line));
                 }
                 let d = _mm256_set1_ps(half(at.add(208)));
@@ -317,16 +304,19 @@ pub(super) unsafe fn q6_k<const VNNI: bool>(rows: [&[u8]; ROWS], input: Row<'_>)
                         both[q % 2] = _mm256_fmadd_ps(products, scale, both[q % 2]);
                     }
                 }
-                at = at.add(Q6K::BYTES);
+                at = at.add(F::BYTES);
             }
             *found = _mm256_add_ps(both[0], both[1]);
         }
-        sums(found)
+        sum4(found)
     }
 }
 
 #[inline(always)]
-pub(super) unsafe fn iq4_xs<const VNNI: bool>(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
+pub(super) unsafe fn iq4_xs<F: Format, const VNNI: bool>(
+    rows: [&[u8]; ROWS],
+    input: Row<'_>,
+) -> [f32; ROWS] {
     // SAFETY: the caller guarantees the instructions; rows and input have the same number of whole blocks.
     unsafe {
         let places = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
@@ -336,7 +326,7 @@ pub(super) unsafe fn iq4_xs<const VNNI: bool>(rows: [&[u8]; ROWS], input: Row<'_
             let mut both = [_mm256_setzero_ps(); 2];
             let mut at = row.as_ptr();
             for block in 0..input.scales.len() / 8 {
-                for line in (0..Iq4Xs::BYTES).step_by(64) {
+                for line in (0..F::BYTES).step_by(64) {
                     prefetch(at.add(line));
                 }
                 let upper = i32::from(at.add(2).cast::<u16>().read_unaligned());
@@ -365,10 +355,10 @@ pub(super) unsafe fn iq4_xs<const VNNI: bool>(rows: [&[u8]; ROWS], input: Row<'_
                     let sum = &mut both[group % 2];
                     *sum = _mm256_fmadd_ps(products, _mm256_set1_ps(scale), *sum);
                 }
-                at = at.add(Iq4Xs::BYTES);
+                at = at.add(F::BYTES);
             }
             *found = _mm256_add_ps(both[0], both[1]);
         }
-        sums(found)
+        sum4(found)
     }
 }

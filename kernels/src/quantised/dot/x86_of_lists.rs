@@ -6,8 +6,9 @@ use super::super::format::Format;
 use super::super::lists::{
     IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs,
 };
-use super::x86::{expand_bits, half, load, prefetch, signed, sums, unsigned};
+use super::x86::{expand_bits, half, load, prefetch, signed, unsigned};
 use super::{ROWS, Row};
+use crate::x86::sum4;
 
 /// Blocks of 256 numbers, each 8 of which are one or two vectors of a list.
 pub(super) trait Listed: Format {
@@ -68,7 +69,7 @@ pub(super) unsafe fn listed<F: Listed, const VNNI: bool>(
             }
             *found = _mm256_add_ps(both[0], both[1]);
         }
-        sums(found)
+        sum4(found)
     }
 }
 
