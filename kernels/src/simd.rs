@@ -214,113 +214,70 @@ impl Portable {
     }
 }
 
-// The methods below contain nothing unsafe except their pointer accesses.
+/// One method of [`Lanes`] per line: name, arguments and result.
+macro_rules! methods {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty = $value:expr;)*) => {
+        $(#[inline(always)]
+        #[allow(unused_unsafe, reason = "some methods in plain Rust need no pointers")]
+        unsafe fn $name($($argument: $type),*) -> $result {
+            // SAFETY: the trait's contract: the instructions exist and pointers cover N elements, of any alignment.
+            unsafe { $value }
+        })*
+    };
+}
+pub(crate) use methods;
+
 impl Lanes for Portable {
     const LEVEL: SimdLevel = SimdLevel::Scalar;
     const N: usize = 4;
     const ACROSS: usize = 2;
     const HEADS: usize = 4;
 
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        Self([x; 4])
-    }
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: the caller's pointer covers N elements; no alignment needed.
-        Self(unsafe { from.cast::<[f32; 4]>().read_unaligned() })
-    }
-    #[inline(always)]
-    unsafe fn load_halves(from: *const u8) -> Self {
-        // SAFETY: the caller's pointer covers N elements; no alignment needed.
-        let halves = unsafe { from.cast::<[[u8; 2]; 4]>().read_unaligned() };
-        let mut numbers = [0.0; 4];
-        for (number, bytes) in numbers.iter_mut().zip(halves) {
-            *number = half_to_f32(bytes);
-        }
-        Self(numbers)
-    }
-    #[inline(always)]
-    unsafe fn splat_half(from: *const u8) -> Self {
-        // SAFETY: the caller's pointer covers two bytes.
-        let bytes = unsafe { from.cast::<[u8; 2]>().read() };
-        Self([half_to_f32(bytes); 4])
-    }
-    #[inline(always)]
-    unsafe fn load_bytes(from: *const u8) -> Self {
-        // SAFETY: the caller's pointer covers N elements.
-        let bytes = unsafe { from.cast::<[u8; 4]>().read() };
-        Self(bytes.map(|byte| f32::from(byte.cast_signed())))
-    }
-    #[inline(always)]
-    unsafe fn load_nibbles(from: *const u8, high: bool) -> Self {
-        let shift = if high { 4 } else { 0 };
-        // SAFETY: the caller's pointer covers N elements.
-        let bytes = unsafe { from.cast::<[u8; 4]>().read() };
-        Self(bytes.map(|byte| f32::from(byte >> shift & 15)))
-    }
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        // SAFETY: the caller's pointer covers N elements; no alignment needed.
-        unsafe { to.cast::<[f32; 4]>().write_unaligned(self.0) }
-    }
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        self.zip(other, |a, b| a + b)
-    }
-    #[inline(always)]
-    unsafe fn sub(self, other: Self) -> Self {
-        self.zip(other, |a, b| a - b)
-    }
-    #[inline(always)]
-    unsafe fn mul(self, other: Self) -> Self {
-        self.zip(other, |a, b| a * b)
-    }
-    #[inline(always)]
-    unsafe fn div(self, other: Self) -> Self {
-        self.zip(other, |a, b| a / b)
-    }
-    #[inline(always)]
-    unsafe fn max(self, other: Self) -> Self {
-        self.zip(other, |a, b| if a > b { a } else { b })
-    }
-    #[inline(always)]
-    unsafe fn mul_add(self, factor: Self, summand: Self) -> Self {
-        // `f32::mul_add` is a slow library call on x86-64 without FMA, and one instruction on aarch64.
-        Self(std::array::from_fn(|i| {
-            if cfg!(target_arch = "aarch64") {
-                self.0[i].mul_add(factor.0[i], summand.0[i])
-            } else {
-                self.0[i] * factor.0[i] + summand.0[i]
+    methods! {
+        splat(x: f32) -> Self = Self([x; 4]);
+        load(from: *const f32) -> Self = Self(from.cast::<[f32; 4]>().read_unaligned());
+        load_halves(from: *const u8) -> Self = {
+            let mut numbers = [0.0; 4];
+            for (number, bytes) in numbers.iter_mut().zip(from.cast::<[[u8; 2]; 4]>().read_unaligned()) {
+                *number = half_to_f32(bytes);
             }
-        }))
-    }
-    #[inline(always)]
-    unsafe fn select_less(a: Self, b: Self, yes: Self, no: Self) -> Self {
-        Self(std::array::from_fn(|i| {
-            if a.0[i] < b.0[i] { yes.0[i] } else { no.0[i] }
-        }))
-    }
-    #[inline(always)]
-    unsafe fn less_bits(a: Self, b: Self) -> u64 {
-        (0..4).map(|i| u64::from(a.0[i] < b.0[i]) << i).sum()
-    }
-    #[inline(always)]
-    unsafe fn raise_exponent(self, steps: Self) -> Self {
-        self.zip(steps, |p, steps| {
+            Self(numbers)
+        };
+        splat_half(from: *const u8) -> Self = Self([half_to_f32(from.cast::<[u8; 2]>().read()); 4]);
+        load_bytes(from: *const u8) -> Self =
+            Self(from.cast::<[u8; 4]>().read().map(|byte| f32::from(byte.cast_signed())));
+        load_nibbles(from: *const u8, high: bool) -> Self = {
+            let shift = if high { 4 } else { 0 };
+            Self(from.cast::<[u8; 4]>().read().map(|byte| f32::from(byte >> shift & 15)))
+        };
+        store(self: Self, to: *mut f32) -> () = to.cast::<[f32; 4]>().write_unaligned(self.0);
+        add(self: Self, other: Self) -> Self = self.zip(other, |a, b| a + b);
+        sub(self: Self, other: Self) -> Self = self.zip(other, |a, b| a - b);
+        mul(self: Self, other: Self) -> Self = self.zip(other, |a, b| a * b);
+        div(self: Self, other: Self) -> Self = self.zip(other, |a, b| a / b);
+        max(self: Self, other: Self) -> Self = self.zip(other, |a, b| if a > b { a } else { b });
+        mul_add(self: Self, factor: Self, summand: Self) -> Self = {
+            // `f32::mul_add` is a slow library call on x86-64 without FMA, and one instruction on aarch64.
+            Self(std::array::from_fn(|i| {
+                if cfg!(target_arch = "aarch64") {
+                    self.0[i].mul_add(factor.0[i], summand.0[i])
+                } else {
+                    self.0[i] * factor.0[i] + summand.0[i]
+                }
+            }))
+        };
+        select_less(a: Self, b: Self, yes: Self, no: Self) -> Self =
+            Self(std::array::from_fn(|i| if a.0[i] < b.0[i] { yes.0[i] } else { no.0[i] }));
+        less_bits(a: Self, b: Self) -> u64 = (0..4).map(|i| u64::from(a.0[i] < b.0[i]) << i).sum();
+        raise_exponent(self: Self, steps: Self) -> Self = self.zip(steps, |p, steps| {
             f32::from_bits(p.to_bits().wrapping_add(steps.to_bits() << 23))
-        })
-    }
-    #[inline(always)]
-    unsafe fn sum4(vectors: [Self; 4]) -> [f32; 4] {
-        vectors.map(|Self([a, b, c, d])| (a + b) + (c + d))
-    }
-    #[inline(always)]
-    unsafe fn sum_each(vectors: &[Self; WIDEST]) -> Self {
-        Self(std::array::from_fn(|i| {
-            let [a, b, c, d] = vectors[i].0;
-            (a + b) + (c + d)
-        }))
+        });
+        sum4(vectors: [Self; 4]) -> [f32; 4] = vectors.map(|Self([a, b, c, d])| (a + b) + (c + d));
+        sum_each(vectors: &[Self; WIDEST]) -> Self =
+            Self(std::array::from_fn(|i| {
+                let [a, b, c, d] = vectors[i].0;
+                (a + b) + (c + d)
+            }));
     }
 }
 

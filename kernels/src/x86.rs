@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::simd::{Lanes, SimdLevel, WIDEST};
+use crate::simd::{Lanes, SimdLevel, WIDEST, methods};
 
 /// Eight lanes.
 #[derive(Clone, Copy)]
@@ -11,17 +11,6 @@ pub(crate) struct Avx2(pub(crate) __m256);
 /// Sixteen lanes.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(pub(crate) __m512);
-
-/// One method per line: name, arguments, and the intrinsic's result.
-macro_rules! methods {
-    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty = $value:expr;)*) => {
-        $(#[inline(always)]
-        unsafe fn $name($($argument: $type),*) -> $result {
-            // SAFETY: the trait's contract: the instructions exist and pointers cover N elements.
-            unsafe { $value }
-        })*
-    };
-}
 
 impl Lanes for Avx2 {
     const LEVEL: SimdLevel = SimdLevel::Avx2;
