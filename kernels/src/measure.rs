@@ -38,7 +38,7 @@ impl<'a> LastRows<'a> {
         self.queries.len() / (self.shape.q_heads * self.shape.head_dim)
     }
 
-    fn window(&self) -> WindowScores<'a> {
+    pub(crate) fn window(&self) -> WindowScores<'a> {
         WindowScores {
             shape: self.shape,
             scale: self.scale,

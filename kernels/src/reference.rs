@@ -5,7 +5,7 @@
 
 use crate::{
     ClassAttention, DecodeAttention, HeadShape, LastRows, Normalise, Pairing, PrefillAttention,
-    Scale, WindowScores,
+    RowStore, Scale, WindowScores,
 };
 
 /// Causal softmax of a query of head `h` over key rows `0..visible`, before normalisation: `(exp(logit - max), sum,
@@ -47,6 +47,25 @@ fn query_head<'q>(queries: &'q [f32], shape: &HeadShape, row: usize, h: usize) -
     &queries[(row * shape.q_heads + h) * shape.head_dim..][..shape.head_dim]
 }
 
+/// Writes the mean of the values `rows` of a KV head to `out [head_dim]`: weighted by `weights`, whose sum is `sum`.
+fn mean_values(
+    (values, kv_head): (&RowStore, usize),
+    rows: impl Iterator<Item = usize>,
+    (weights, sum): (&[f64], f64),
+    out: &mut [f32],
+) {
+    let (mut value, mut total) = (vec![0.0; out.len()], vec![0.0; out.len()]);
+    for (row, weight) in rows.zip(weights) {
+        values.read(kv_head, row, &mut value);
+        for (total, x) in total.iter_mut().zip(&value) {
+            *total += weight * f64::from(*x);
+        }
+    }
+    for (out, total) in out.iter_mut().zip(total) {
+        *out = (total / sum) as f32;
+    }
+}
+
 /// Specification of [`crate::prefill_attention`].
 pub fn prefill_attention(
     task: &PrefillAttention<'_>,
@@ -70,38 +89,20 @@ pub fn prefill_attention(
             if let Some(log_sum_exp) = &mut log_sum_exp {
                 log_sum_exp[h * rows + row] = (max + sum.ln()) as f32;
             }
-            for i in 0..shape.head_dim {
-                let weighted = weights
-                    .iter()
-                    .enumerate()
-                    .map(|(r, w)| w * f64::from(task.values.row(kv_head, hidden + r)[i]));
-                out[(row * shape.q_heads + h) * shape.head_dim + i] =
-                    (weighted.sum::<f64>() / sum) as f32;
-            }
+            let out = &mut out[(row * shape.q_heads + h) * shape.head_dim..][..shape.head_dim];
+            let (values, rows) = ((task.values, kv_head), hidden..=position);
+            mean_values(values, rows, (&weights, sum), out);
         }
     }
 }
 
 /// Specification of [`crate::window_scores`].
 pub fn window_scores(task: &WindowScores<'_>, out: &mut [f32]) {
-    let shape = &task.shape;
     let (window, tokens) = (task.rows(), task.tokens);
-    let prefix = tokens - window;
-    for h in 0..shape.q_heads {
+    for (h, out) in out.chunks_exact_mut(tokens).enumerate() {
         let mut sums = vec![0.0f64; tokens];
         for row in 0..window {
-            let (visible, sinks) = match task.normalise {
-                Normalise::All => (prefix + row + 1, task.scale.sinks),
-                Normalise::Prefix => (prefix, None),
-            };
-            let scale = Scale {
-                sinks,
-                ..task.scale
-            };
-            let query = query_head(task.queries, shape, row, h);
-            let (weights, sum, _) = weights(h, query, visible, scale, |r| {
-                task.keys.row(h / shape.group(), r).into()
-            });
+            let (weights, sum, _) = row_weights(task, h, row);
             let row_weight = task.row_weights.map_or(1.0 / window as f64, |row_weights| {
                 f64::from(row_weights[row])
             });
@@ -109,7 +110,7 @@ pub fn window_scores(task: &WindowScores<'_>, out: &mut [f32]) {
                 *total += row_weight * weight / sum;
             }
         }
-        for (out, sum) in out[h * tokens..][..tokens].iter_mut().zip(sums) {
+        for (out, sum) in out.iter_mut().zip(sums) {
             *out = sum as f32;
         }
     }
@@ -117,28 +118,14 @@ pub fn window_scores(task: &WindowScores<'_>, out: &mut [f32]) {
 
 /// Specification of [`crate::window_maxima`].
 pub fn window_maxima(task: &WindowScores<'_>, columns: std::ops::Range<usize>, out: &mut [f32]) {
-    let (shape, window) = (&task.shape, task.rows());
-    let prefix = task.tokens - window;
-    for h in 0..shape.q_heads {
+    for (h, out) in out.chunks_exact_mut(columns.len().max(1)).enumerate() {
         let mut largest = vec![0.0f64; task.tokens];
-        for row in 0..window {
-            let (visible, sinks) = match task.normalise {
-                Normalise::All => (prefix + row + 1, task.scale.sinks),
-                Normalise::Prefix => (prefix, None),
-            };
-            let scale = Scale {
-                sinks,
-                ..task.scale
-            };
-            let query = query_head(task.queries, shape, row, h);
-            let (weights, sum, _) = weights(h, query, visible, scale, |r| {
-                task.keys.row(h / shape.group(), r).into()
-            });
+        for row in 0..task.rows() {
+            let (weights, sum, _) = row_weights(task, h, row);
             for (largest, weight) in largest.iter_mut().zip(weights) {
                 *largest = largest.max(weight / sum);
             }
         }
-        let out = &mut out[h * columns.len()..][..columns.len()];
         for (out, largest) in out.iter_mut().zip(&largest[columns.clone()]) {
             *out = *largest as f32;
         }
@@ -146,11 +133,18 @@ pub fn window_maxima(task: &WindowScores<'_>, columns: std::ops::Range<usize>, o
 }
 
 /// Causal softmax of row `row` of head `h`: `(exp(logit - max), sum, max)`.
-fn row_weights(task: &LastRows<'_>, h: usize, row: usize) -> (Vec<f64>, f64, f64) {
+fn row_weights(task: &WindowScores<'_>, h: usize, row: usize) -> (Vec<f64>, f64, f64) {
     let shape = &task.shape;
+    let sinks = match task.normalise {
+        Normalise::All => task.scale.sinks,
+        Normalise::Prefix => None,
+    };
+    let scale = Scale {
+        sinks,
+        ..task.scale
+    };
     let query = query_head(task.queries, shape, row, h);
-    let visible = task.tokens - task.rows() + row + 1;
-    weights(h, query, visible, task.scale, |r| {
+    weights(h, query, task.keys_of_rows(row + 1), scale, |r| {
         task.keys.row(h / shape.group(), r).into()
     })
 }
@@ -159,7 +153,7 @@ fn row_weights(task: &LastRows<'_>, h: usize, row: usize) -> (Vec<f64>, f64, f64
 pub fn log_sum_exp(task: &LastRows<'_>, log_sum_exp: &mut [f32]) {
     let rows = task.rows();
     for (i, out) in log_sum_exp.iter_mut().enumerate() {
-        let (_, sum, max) = row_weights(task, i / rows, i % rows);
+        let (_, sum, max) = row_weights(&task.window(), i / rows, i % rows);
         *out = (max + sum.ln()) as f32;
     }
 }
@@ -170,7 +164,7 @@ pub fn add_column_sums(task: &LastRows<'_>, sums: &mut [f32]) {
     for (h, sums) in sums.chunks_exact_mut(columns).enumerate() {
         let mut totals = vec![0.0f64; columns];
         for row in 0..task.rows() {
-            let (weights, sum, _) = row_weights(task, h, row);
+            let (weights, sum, _) = row_weights(&task.window(), h, row);
             for (total, weight) in totals.iter_mut().zip(weights) {
                 *total += weight / sum;
             }
@@ -185,7 +179,7 @@ pub fn add_column_sums(task: &LastRows<'_>, sums: &mut [f32]) {
 pub fn row_probabilities(task: &LastRows<'_>, stride: usize, out: &mut [f32]) {
     let q_heads = task.shape.q_heads;
     for (i, out) in out.chunks_exact_mut(stride).enumerate() {
-        let (weights, sum, _) = row_weights(task, i % q_heads, i / q_heads);
+        let (weights, sum, _) = row_weights(&task.window(), i % q_heads, i / q_heads);
         for (out, weight) in out.iter_mut().zip(weights) {
             *out = (weight / sum) as f32;
         }
@@ -203,7 +197,7 @@ pub fn shares_of_average(task: &LastRows<'_>) -> Vec<f64> {
         let visible = tokens - rows + row + 1;
         let mut means = vec![0.0f64; visible];
         for h in kv_head * group..(kv_head + 1) * group {
-            let (weights, sum, _) = row_weights(task, h, row);
+            let (weights, sum, _) = row_weights(&task.window(), h, row);
             for (mean, weight) in means.iter_mut().zip(weights) {
                 *mean += weight / sum / group as f64;
             }
@@ -240,20 +234,8 @@ pub fn decode_attention(
             key.into()
         });
         probabilities[h] = weights.iter().map(|w| (w / sum) as f32).collect();
-        let values: Vec<Vec<f32>> = (0..weights.len())
-            .map(|r| {
-                let mut value = vec![0.0; shape.head_dim];
-                task.values.read(kv_head, r, &mut value);
-                value
-            })
-            .collect();
-        for i in 0..shape.head_dim {
-            let weighted = weights
-                .iter()
-                .zip(&values)
-                .map(|(w, value)| w * f64::from(value[i]));
-            out[h * shape.head_dim + i] = (weighted.sum::<f64>() / sum) as f32;
-        }
+        let out = &mut out[h * shape.head_dim..][..shape.head_dim];
+        mean_values((task.values, kv_head), 0.., (&weights, sum), out);
     }
 }
 
@@ -278,19 +260,9 @@ pub fn class_attention(task: &ClassAttention<'_>, out: &mut [f32], probabilities
             key.into()
         });
         probabilities[h] = weights.iter().map(|w| (w / sum) as f32).collect();
-        let values: Vec<Vec<f32>> = (classes.iter())
-            .map(|&class| {
-                let mut value = vec![0.0; shape.head_dim];
-                task.values.read(kv_head, class as usize, &mut value);
-                value
-            })
-            .collect();
-        for i in 0..shape.head_dim {
-            let value = |entry: usize| values[entry][i];
-            let weighted = weights.iter().enumerate();
-            let total: f64 = weighted.map(|(e, w)| w * f64::from(value(e))).sum();
-            out[h * shape.head_dim + i] = (total / sum) as f32;
-        }
+        let out = &mut out[h * shape.head_dim..][..shape.head_dim];
+        let rows = classes.iter().map(|&class| class as usize);
+        mean_values((task.values, kv_head), rows, (&weights, sum), out);
     }
 }
 
