@@ -17,8 +17,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use half::f16;
+use half::slice::HalfFloatSliceExt;
 
-use crate::PackedRows;
 use crate::simd::{Lanes, by_level};
 use crate::stored::{self, BLOCK, Bytes, Floats, Halves, Nibbles, Stored};
 
@@ -89,8 +89,8 @@ impl CacheType {
                     bytes.copy_from_slice(&x.to_le_bytes());
                 }
             }
-            Self::F16 => PackedRows::F16.pack_row(row, bytes),
-            Self::Q8_0 => PackedRows::Q8_0.pack_row(row, bytes),
+            Self::F16 => pack_f16(row, bytes),
+            Self::Q8_0 => pack_q8_0(row, bytes),
             Self::Q4_0 => pack_q4_0(row, bytes),
         }
     }
@@ -133,6 +133,35 @@ pub(crate) fn hadamard(row: &mut [f32]) {
             half *= 2;
         }
         row.iter_mut().for_each(|x| *x *= factor);
+    }
+}
+
+/// Numbers converted between f32 and f16 at a time, on the stack.
+const HALVES: usize = 64;
+
+fn pack_f16(row: &[f32], out: &mut [u8]) {
+    let mut halves = [f16::ZERO; HALVES];
+    for (numbers, out) in row.chunks(HALVES).zip(out.chunks_mut(2 * HALVES)) {
+        let halves = &mut halves[..numbers.len()];
+        halves.convert_from_f32_slice(numbers);
+        for (half, out) in halves.iter().zip(out.chunks_exact_mut(2)) {
+            out.copy_from_slice(&half.to_le_bytes());
+        }
+    }
+}
+
+/// As in ggml: the number with the largest magnitude in a block becomes 127 or -127, and the scale is rounded to f16.
+fn pack_q8_0(row: &[f32], out: &mut [u8]) {
+    for (numbers, out) in row.chunks(BLOCK).zip(out.chunks_exact_mut(Bytes::BYTES)) {
+        let largest = numbers.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        let scale = largest / 127.0;
+        let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+        let (head, body) = out.split_at_mut(2);
+        head.copy_from_slice(&f16::from_f32(scale).to_le_bytes());
+        for (i, out) in body.iter_mut().enumerate() {
+            let x = numbers.get(i).map_or(0.0, |x| (x * inverse).round());
+            *out = (x as i8).cast_unsigned();
+        }
     }
 }
 

@@ -8,16 +8,10 @@
 //!
 //! Little-endian, like every file that Kept writes. The callers choose where packed rows are stored.
 
-use half::f16;
-use half::slice::HalfFloatSliceExt;
-
 use crate::CacheType;
+use crate::stored::BLOCK;
 use crate::threads::{SharedMut, for_each_range};
 
-/// Numbers in a q8_0 block.
-const BLOCK: usize = 32;
-/// Bytes of a q8_0 block.
-const BLOCK_BYTES: usize = 2 + BLOCK;
 /// Rows per work item.
 const ROWS_AT_ONCE: usize = 256;
 
@@ -31,12 +25,16 @@ pub enum PackedRows {
 }
 
 impl PackedRows {
+    fn cache(self) -> CacheType {
+        match self {
+            PackedRows::F16 => CacheType::F16,
+            PackedRows::Q8_0 => CacheType::Q8_0,
+        }
+    }
+
     /// The name: `f16` or `q8_0`.
     pub fn name(self) -> &'static str {
-        match self {
-            PackedRows::F16 => "f16",
-            PackedRows::Q8_0 => "q8_0",
-        }
+        self.cache().name()
     }
 
     /// The format with this name.
@@ -47,10 +45,7 @@ impl PackedRows {
 
     /// Bytes of a row of `head_dim` numbers.
     pub fn row_bytes(self, head_dim: usize) -> usize {
-        match self {
-            PackedRows::F16 => head_dim * 2,
-            PackedRows::Q8_0 => head_dim.div_ceil(BLOCK) * BLOCK_BYTES,
-        }
+        self.cache().row_bytes(head_dim)
     }
 
     /// Packs `rows [rows, head_dim]` into `out [rows, row_bytes]`.
@@ -69,10 +64,7 @@ impl PackedRows {
                 // SAFETY: each item runs exactly once and writes only its own rows.
                 let to = unsafe { out.part(first * row_bytes..(first + count) * row_bytes) };
                 for (row, out) in from.zip(to.chunks_exact_mut(row_bytes)) {
-                    match self {
-                        PackedRows::F16 => pack_f16(row, out),
-                        PackedRows::Q8_0 => pack_q8_0(row, out),
-                    }
+                    self.cache().write(row, out);
                 }
             }
         });
@@ -116,57 +108,17 @@ impl PackedRows {
         self == PackedRows::F16 || head_dim.is_multiple_of(BLOCK)
     }
 
-    /// Packs one row into `out`.
-    pub(crate) fn pack_row(self, row: &[f32], out: &mut [u8]) {
-        match self {
-            PackedRows::F16 => pack_f16(row, out),
-            PackedRows::Q8_0 => pack_q8_0(row, out),
-        }
-    }
-
     /// Unpacks the row in `bytes`, at the machine's SIMD level; or several rows, if they are seamless.
     fn unpack_row(self, bytes: &[u8], row: &mut [f32]) {
-        match self {
-            PackedRows::F16 => CacheType::F16.read(bytes, row),
-            PackedRows::Q8_0 => CacheType::Q8_0.read(bytes, row),
-        }
+        self.cache().read(bytes, row);
     }
 
     /// Rounds `rows` in place to the values that packing and unpacking gives.
     pub fn round(self, rows: &mut [f32], head_dim: usize) {
         let mut packed = vec![0; self.row_bytes(head_dim)];
         for row in rows.chunks_exact_mut(head_dim) {
-            self.pack_row(row, &mut packed);
+            self.cache().write(row, &mut packed);
             self.unpack_row(&packed, row);
-        }
-    }
-}
-
-/// Numbers converted between f32 and f16 at a time, on the stack.
-const HALVES: usize = 64;
-
-fn pack_f16(row: &[f32], out: &mut [u8]) {
-    let mut halves = [f16::ZERO; HALVES];
-    for (numbers, out) in row.chunks(HALVES).zip(out.chunks_mut(2 * HALVES)) {
-        let halves = &mut halves[..numbers.len()];
-        halves.convert_from_f32_slice(numbers);
-        for (half, out) in halves.iter().zip(out.chunks_exact_mut(2)) {
-            out.copy_from_slice(&half.to_le_bytes());
-        }
-    }
-}
-
-/// As in ggml: the number with the largest magnitude in a block becomes 127 or -127, and the scale is rounded to f16.
-fn pack_q8_0(row: &[f32], out: &mut [u8]) {
-    for (numbers, out) in row.chunks(BLOCK).zip(out.chunks_exact_mut(BLOCK_BYTES)) {
-        let largest = numbers.iter().fold(0.0f32, |most, x| most.max(x.abs()));
-        let scale = largest / 127.0;
-        let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-        let (head, body) = out.split_at_mut(2);
-        head.copy_from_slice(&f16::from_f32(scale).to_le_bytes());
-        for (i, out) in body.iter_mut().enumerate() {
-            let x = numbers.get(i).map_or(0.0, |x| (x * inverse).round());
-            *out = (x as i8).cast_unsigned();
         }
     }
 }
