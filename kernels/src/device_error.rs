@@ -82,6 +82,17 @@ pub enum DeviceError {
     },
 }
 
+impl DeviceError {
+    /// [`DeviceError::Failed`] with these texts.
+    pub fn failed(device: &str, what: &str, reason: impl Into<String>) -> Self {
+        Self::Failed {
+            device: device.to_owned(),
+            what: what.to_owned(),
+            reason: reason.into(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

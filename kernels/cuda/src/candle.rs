@@ -146,11 +146,8 @@ impl Launchers {
         }
         // SAFETY: as above.
         let reason = unsafe { CStr::from_ptr(cudaGetErrorString(error)) };
-        Err(DeviceError::Failed {
-            device: self.device.clone(),
-            what: what.to_owned(),
-            reason: reason.to_string_lossy().into_owned(),
-        })
+        let reason = reason.to_string_lossy();
+        Err(DeviceError::failed(&self.device, what, reason))
     }
 }
 

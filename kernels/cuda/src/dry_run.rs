@@ -45,11 +45,8 @@ impl Device {
 
 impl DryRun {
     fn unsupported(&self, what: &str) -> DeviceError {
-        DeviceError::Failed {
-            device: self.facts().name.clone(),
-            what: what.to_owned(),
-            reason: "it was only asked what would be taken of it".to_owned(),
-        }
+        let reason = "it was only asked what would be taken of it";
+        DeviceError::failed(&self.facts().name, what, reason)
     }
 }
 

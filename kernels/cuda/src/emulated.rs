@@ -87,15 +87,11 @@ impl Launch {
         }
         // SAFETY: a static string of the emulator.
         let wrong = unsafe { CStr::from_ptr(wrong) };
-        Err(failed(device, &self.name, &wrong.to_string_lossy()))
-    }
-}
-
-fn failed(device: &str, what: &str, reason: &str) -> DeviceError {
-    DeviceError::Failed {
-        device: device.to_owned(),
-        what: what.to_owned(),
-        reason: reason.to_owned(),
+        Err(DeviceError::failed(
+            device,
+            &self.name,
+            wrong.to_string_lossy(),
+        ))
     }
 }
 
@@ -236,7 +232,7 @@ impl Emulated {
     fn check_not_capturing(&self, what: &str) -> Result<(), DeviceError> {
         match &*self.recording.lock().expect("no panic while locked") {
             None => Ok(()),
-            Some(_) => Err(failed(
+            Some(_) => Err(DeviceError::failed(
                 &self.facts.name,
                 what,
                 "it cannot be recorded, and a recording is going on",
@@ -322,7 +318,7 @@ impl Driver for Emulated {
         geometry: Geometry,
         parameters: &[u8],
     ) -> Result<(), DeviceError> {
-        let refused = |reason: &str| failed(&self.facts.name, name, reason);
+        let refused = |reason: &str| DeviceError::failed(&self.facts.name, name, reason);
         let kernel = (self.kernels.get(name)).ok_or_else(|| refused("there is no such kernel"))?;
         if geometry.shared_bytes > self.facts.shared_bytes {
             return Err(refused(
@@ -361,8 +357,9 @@ impl Driver for Emulated {
 
     fn end_capture(&self) -> Result<Box<dyn Capture>, DeviceError> {
         let noted = self.recording.lock().expect("no panic while locked").take();
-        let launches =
-            noted.ok_or_else(|| failed(&self.facts.name, "recording", "it was not begun"))?;
+        let launches = noted.ok_or_else(|| {
+            DeviceError::failed(&self.facts.name, "recording", "it was not begun")
+        })?;
         Ok(Box::new(CapturedLaunches {
             device: self.facts.name.clone(),
             launches,

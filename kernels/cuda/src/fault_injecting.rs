@@ -99,18 +99,10 @@ impl Counts {
     /// Refuses every operation after a failure: errors of a GPU are sticky.
     fn check_sticky_error(&self, device: &str, what: &str) -> Result<(), DeviceError> {
         if self.has_failed() {
-            Err(failed(device, what, FAILED))
+            Err(DeviceError::failed(device, what, FAILED))
         } else {
             Ok(())
         }
-    }
-}
-
-fn failed(device: &str, what: &str, reason: &str) -> DeviceError {
-    DeviceError::Failed {
-        device: device.to_owned(),
-        what: what.to_owned(),
-        reason: reason.to_owned(),
     }
 }
 
@@ -147,7 +139,7 @@ impl FaultInjecting {
         self.check_sticky_error("taking memory")?;
         if self.records.load(Ordering::Relaxed) {
             let why = "it cannot be recorded, and a recording is going on";
-            Err(failed(&self.facts.name, "taking memory", why))
+            Err(DeviceError::failed(&self.facts.name, "taking memory", why))
         } else {
             Ok(())
         }

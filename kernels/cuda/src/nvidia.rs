@@ -96,11 +96,7 @@ unsafe impl Sync for Nvidia {}
 impl Nvidia {
     fn failed(&self, what: &str) -> impl Fn(DriverError) -> DeviceError {
         let (device, what) = (self.facts.name.clone(), what.to_owned());
-        move |error| DeviceError::Failed {
-            device: device.clone(),
-            what: what.clone(),
-            reason: error_text(error),
-        }
+        move |error| DeviceError::failed(&device, &what, error_text(error))
     }
 
     /// Makes the context current for this thread.
@@ -176,11 +172,8 @@ impl Nvidia {
             // SAFETY: a module of this context.
             unsafe { result::module::get_function(*module, symbol.clone()) }.ok()
         });
-        let function = found.ok_or_else(|| DeviceError::Failed {
-            device: self.facts.name.clone(),
-            what: name.to_owned(),
-            reason: "this build has no such kernel".to_owned(),
-        })?;
+        let missing = "this build has no such kernel";
+        let function = found.ok_or_else(|| DeviceError::failed(&self.facts.name, name, missing))?;
         // Without this attribute a block may have 48 KiB only.
         let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: a function of this context.

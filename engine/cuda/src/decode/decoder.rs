@@ -139,15 +139,6 @@ fn own_rows(rows: DeviceRows) -> GpuCache {
     *rows.downcast().expect("rows of this backend")
 }
 
-/// The error for an object that already failed.
-fn failed(device: &Device, what: &str, reason: &str) -> DeviceError {
-    DeviceError::Failed {
-        device: device.facts().name.clone(),
-        what: what.to_owned(),
-        reason: reason.to_owned(),
-    }
-}
-
 /// The largest probability of a query head in a layer, and its slot or entry, of an outcome on the host.
 fn most_attended(outcome: &[u32], head: usize) -> (f32, usize) {
     let at = 2 * (MOST_CANDIDATES + head);
@@ -254,7 +245,10 @@ impl<'m> CudaDecoder<'m> {
         match self.step.take() {
             Some(Step::New(work)) => Ok(work),
             Some(Step::CapturedGraph(captured_graph)) => Ok(captured_graph.into_work()),
-            None => Err(failed(&self.device, "a token", "an earlier one failed")),
+            None => {
+                let gpu = &self.device.facts().name;
+                Err(DeviceError::failed(gpu, "a token", "an earlier one failed"))
+            }
         }
     }
 

@@ -77,7 +77,7 @@ impl Products for Emulated {
         };
         let failed = |reason: String| {
             let what = format!("a product with {kind:?}");
-            failed(&self.facts.name, &what, &reason)
+            DeviceError::failed(&self.facts.name, &what, reason)
         };
         let file = MappedFile::from_bytes(weights).map_err(|e| failed(e.to_string()))?;
         let kind = WeightType::of_candle(kind).expect("PRODUCT_KINDS are weights");

@@ -37,11 +37,7 @@ unsafe impl Send for Event {}
 
 impl Event {
     fn failed(&self, error: DriverError) -> DeviceError {
-        DeviceError::Failed {
-            device: self.device.clone(),
-            what: "asynchronous copies".to_owned(),
-            reason: error_text(error),
-        }
+        DeviceError::failed(&self.device, "asynchronous copies", error_text(error))
     }
 }
 
@@ -99,11 +95,7 @@ impl Capture for Graph {
                 .and_then(|()| fault.map_or(Ok(()), |fault| fault.before_launch(self.stream)))
                 .and_then(|()| result::graph::launch(self.exec, self.stream))
         }
-        .map_err(|error| DeviceError::Failed {
-            device: self.device.clone(),
-            what: "what was recorded".to_owned(),
-            reason: error_text(error),
-        })
+        .map_err(|error| DeviceError::failed(&self.device, "what was recorded", error_text(error)))
     }
 }
 
