@@ -118,32 +118,30 @@ impl Json<'_> {
                 self.out.push_str(&float(number));
             }
             ValueKind::String => self.text(value.as_str().unwrap_or_default()),
-            ValueKind::Seq | ValueKind::Iterable => {
-                let mut first = true;
-                for item in value.try_iter()?.checked() {
-                    self.item(if first { "[" } else { self.items }, depth + 1);
-                    first = false;
-                    self.value(&item?, depth + 1)?;
+            kind @ (ValueKind::Seq | ValueKind::Iterable | ValueKind::Map) => {
+                let is_map = kind == ValueKind::Map;
+                let [opening, closing] = if is_map { ["{", "}"] } else { ["[", "]"] };
+                let items = value.try_iter()?.checked();
+                let mut items: Vec<Value> = items.collect::<Result<_, Error>>()?;
+                if is_map && self.sort_keys {
+                    items.sort_by_key(Value::to_string);
                 }
-                self.close(first, "[", "]", depth);
-            }
-            ValueKind::Map => {
-                let mut keys = Vec::new();
-                for key in value.try_iter()?.checked() {
-                    keys.push(key?);
+                self.out.push_str(opening);
+                for (i, item) in items.iter().enumerate() {
+                    self.out.push_str(if i > 0 { self.items } else { "" });
+                    self.line(depth + 1);
+                    if is_map {
+                        self.text(&item.to_string());
+                        self.out.push_str(self.keys);
+                        self.value(&value.get_item(item)?, depth + 1)?;
+                    } else {
+                        self.value(item, depth + 1)?;
+                    }
                 }
-                if self.sort_keys {
-                    keys.sort_by_key(Value::to_string);
+                if !items.is_empty() {
+                    self.line(depth);
                 }
-                let mut first = true;
-                for key in keys {
-                    self.item(if first { "{" } else { self.items }, depth + 1);
-                    first = false;
-                    self.text(&key.to_string());
-                    self.out.push_str(self.keys);
-                    self.value(&value.get_item(&key)?, depth + 1)?;
-                }
-                self.close(first, "{", "}", depth);
+                self.out.push_str(closing);
             }
             kind => {
                 let what = format!("{kind} is nothing that JSON can say");
@@ -151,20 +149,6 @@ impl Json<'_> {
             }
         }
         Ok(())
-    }
-
-    fn item(&mut self, before: &str, depth: usize) {
-        self.out.push_str(before);
-        self.line(depth);
-    }
-
-    fn close(&mut self, empty: bool, opening: &str, closing: &str, depth: usize) {
-        if empty {
-            self.out.push_str(opening)
-        } else {
-            self.line(depth)
-        }
-        self.out.push_str(closing);
     }
 
     /// Starts a new line if `indent` is set.
@@ -176,25 +160,16 @@ impl Json<'_> {
     }
 
     fn text(&mut self, text: &str) {
-        self.out.push('"');
-        for c in text.chars() {
-            match c {
-                '"' => self.out.push_str("\\\""),
-                '\\' => self.out.push_str("\\\\"),
-                '\n' => self.out.push_str("\\n"),
-                '\r' => self.out.push_str("\\r"),
-                '\t' => self.out.push_str("\\t"),
-                '\u{8}' => self.out.push_str("\\b"),
-                '\u{c}' => self.out.push_str("\\f"),
-                c if c < ' ' || (self.ensure_ascii && !matches!(c, ' '..='~')) => {
-                    for unit in c.encode_utf16(&mut [0; 2]) {
-                        self.out.push_str(&format!("\\u{unit:04x}"));
-                    }
+        let json = serde_json::to_string(text).expect("text is JSON");
+        for c in json.chars() {
+            if self.ensure_ascii && !matches!(c, ' '..='~') {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    self.out.push_str(&format!("\\u{unit:04x}"));
                 }
-                c => self.out.push(c),
+            } else {
+                self.out.push(c);
             }
         }
-        self.out.push('"');
     }
 }
 
