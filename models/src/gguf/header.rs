@@ -81,7 +81,7 @@ impl Header {
                 return Ok(describe(&beginning, tensors, Err(error)));
             }
             let whole = match reader::read_header(&bytes, length) {
-                Ok(parts) => gguf(&bytes, parts).map_err(unreadable)?,
+                Ok(header) => gguf(&bytes, header).map_err(unreadable)?,
                 Err(error @ ModelError::Truncated { needs, .. }) => {
                     header = Some(describe(&beginning, tensors, Err(error)));
                     if needs <= length as u64 && bytes.len() < length {
@@ -104,13 +104,9 @@ impl Header {
 }
 
 /// A [`Gguf`] over the first bytes of a file, without tensor data.
-fn gguf(bytes: &[u8], parts: reader::Parts) -> std::io::Result<Gguf> {
-    Ok(Gguf {
-        files: vec![MappedFile::from_bytes(bytes)?],
-        version: parts.version,
-        metadata: parts.metadata,
-        tensors: parts.tensors,
-    })
+fn gguf(bytes: &[u8], header: Gguf) -> std::io::Result<Gguf> {
+    let files = vec![MappedFile::from_bytes(bytes)?];
+    Ok(Gguf { files, ..header })
 }
 
 fn supported(gguf: &Gguf) -> Result<(), ModelError> {

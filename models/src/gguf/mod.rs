@@ -163,7 +163,7 @@ impl Gguf {
     pub fn wholes(&self, key: &str) -> Result<Option<Vec<u64>>, ModelError> {
         let bytes = self.metadata_bytes();
         self.value_as(key, "a list of whole numbers is needed", |value| {
-            value.array()?.wholes(bytes)
+            value.array()?.scalars(bytes, |value| value.whole())
         })
     }
 
@@ -174,7 +174,8 @@ impl Gguf {
     pub fn flags(&self, key: &str) -> Result<Option<Vec<bool>>, ModelError> {
         let bytes = self.metadata_bytes();
         self.value_as(key, "a list of flags is needed", |value| {
-            value.array()?.flags(bytes)
+            let flag = |value: Value| value.flag().or(value.whole().map(|n| n != 0));
+            value.array()?.scalars(bytes, flag)
         })
     }
 
@@ -185,7 +186,8 @@ impl Gguf {
     pub fn numbers(&self, key: &str) -> Result<Option<Vec<f32>>, ModelError> {
         let bytes = self.metadata_bytes();
         self.value_as(key, "a list of finite numbers is needed", |value| {
-            value.array()?.numbers(bytes)
+            let number = |value: Value| value.number().map(|n| n as f32);
+            value.array()?.scalars(bytes, number)
         })
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::value::{Array, Value, ValueKind};
-use super::{TensorInfo, TensorType};
+use super::{Gguf, TensorInfo, TensorType};
 use crate::ModelError;
 
 /// Longest key, string or list accepted (candle's cap). A longer one means a damaged file, not a large model.
@@ -20,29 +20,17 @@ const MAX_RANK: u32 = 4;
 /// Alignment of tensor data if the file declares none.
 const DEFAULT_ALIGNMENT: u64 = 32;
 
-/// The parsed contents of a file.
-pub(super) struct Parts {
-    pub version: u32,
-    pub metadata: HashMap<String, Value>,
-    pub tensors: HashMap<String, TensorInfo>,
-}
-
 /// Parses a complete file.
-pub(super) fn read(bytes: &[u8]) -> Result<Parts, ModelError> {
-    let mut cursor = Cursor { bytes, at: 0 };
-    let (version, tensor_count, pair_count) = cursor.header()?;
-    let mut metadata = HashMap::new();
-    for _ in 0..pair_count {
-        cursor.pair(&mut metadata)?;
-    }
-    cursor.tensors(version, metadata, tensor_count, bytes.len())
+pub(super) fn read(bytes: &[u8]) -> Result<Gguf, ModelError> {
+    read_header(bytes, bytes.len())
 }
 
-/// Parses the header of a file of `file_len` bytes, given its first `bytes`. A part of a split model is accepted.
+/// Parses the header of a file of `file_len` bytes, given its first `bytes`; the result has no files yet. A part of a
+/// split model is accepted.
 ///
 /// # Errors
 /// `Truncated` if the header needs more than `bytes`, or if the file is shorter than its tensors require.
-pub(super) fn read_header(bytes: &[u8], file_len: usize) -> Result<Parts, ModelError> {
+pub(super) fn read_header(bytes: &[u8], file_len: usize) -> Result<Gguf, ModelError> {
     let mut cursor = Cursor { bytes, at: 0 };
     let (version, tensor_count, pair_count) = cursor.header()?;
     let mut metadata = HashMap::new();
@@ -53,7 +41,7 @@ pub(super) fn read_header(bytes: &[u8], file_len: usize) -> Result<Parts, ModelE
 }
 
 /// Parses as many metadata pairs as `bytes`, a prefix of a file, holds. Also returns the declared number of tensors.
-pub(super) fn read_beginning(bytes: &[u8]) -> Result<(Parts, usize), ModelError> {
+pub(super) fn read_beginning(bytes: &[u8]) -> Result<(Gguf, usize), ModelError> {
     let mut cursor = Cursor { bytes, at: 0 };
     let (version, tensor_count, pair_count) = cursor.header()?;
     let mut metadata = HashMap::new();
@@ -63,15 +51,16 @@ pub(super) fn read_beginning(bytes: &[u8]) -> Result<(Parts, usize), ModelError>
             other => other?,
         }
     }
-    let parts = Parts {
+    let beginning = Gguf {
+        files: Vec::new(),
         version,
         metadata,
         tensors: HashMap::new(),
     };
-    Ok((parts, tensor_count))
+    Ok((beginning, tensor_count))
 }
 
-fn malformed<T>(what: String) -> Result<T, ModelError> {
+pub(super) fn malformed<T>(what: String) -> Result<T, ModelError> {
     Err(ModelError::Malformed { what })
 }
 
@@ -176,7 +165,7 @@ impl<'a> Cursor<'a> {
         metadata: HashMap<String, Value>,
         count: usize,
         file_len: usize,
-    ) -> Result<Parts, ModelError> {
+    ) -> Result<Gguf, ModelError> {
         let mut tensors: HashMap<String, TensorInfo> = HashMap::new();
         for _ in 0..count {
             let tensor = self.tensor()?;
@@ -186,7 +175,8 @@ impl<'a> Cursor<'a> {
             }
         }
         resolve_offsets(&mut tensors, file_len, self.at, alignment(&metadata)?)?;
-        Ok(Parts {
+        Ok(Gguf {
+            files: Vec::new(),
             version,
             metadata,
             tensors,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use kept_kernels::mapped::MappedFile;
 
-use super::reader::{self, Parts};
+use super::reader::{self, malformed};
 use super::{Gguf, Value, map};
 use crate::ModelError;
 
@@ -43,31 +43,23 @@ impl PartNumber {
 }
 
 /// Opens a model given one parsed file, `parts`, and reads its other parts if it is split.
-pub(super) fn open(path: &Path, file: Arc<MappedFile>, parts: Parts) -> Result<Gguf, ModelError> {
+pub(super) fn open(path: &Path, file: Arc<MappedFile>, parts: Gguf) -> Result<Gguf, ModelError> {
     let Some(given) = PartNumber::read(&parts.metadata) else {
-        return Ok(Gguf {
-            files: vec![file],
-            version: parts.version,
-            metadata: parts.metadata,
-            tensors: parts.tensors,
-        });
+        let files = vec![file];
+        return Ok(Gguf { files, ..parts });
     };
     let stem = stem(path, given)?;
     let mut given_part = Some((file, parts));
     let mut whole: Option<Gguf> = None;
     for part in 0..given.parts {
         let number = PartNumber { part, ..given };
-        let (file, parts) = match given_part.take_if(|_| number == given) {
+        let (file, mut parts) = match given_part.take_if(|_| number == given) {
             Some(opened) => opened,
             None => open_part(path, &stem, number)?,
         };
-        let gguf = whole.get_or_insert_with(|| Gguf {
-            files: Vec::new(),
-            version: parts.version,
-            metadata: parts.metadata,
-            tensors: HashMap::new(),
-        });
-        for (name, mut tensor) in parts.tensors {
+        let tensors = std::mem::take(&mut parts.tensors);
+        let gguf = whole.get_or_insert(parts);
+        for (name, mut tensor) in tensors {
             tensor.part = gguf.files.len();
             if gguf.tensors.insert(name.clone(), tensor).is_some() {
                 return malformed(format!("tensor {name:?} occurs in two of its parts"));
@@ -109,7 +101,7 @@ fn open_part(
     path: &Path,
     stem: &str,
     number: PartNumber,
-) -> Result<(Arc<MappedFile>, Parts), ModelError> {
+) -> Result<(Arc<MappedFile>, Gguf), ModelError> {
     let name = format!("{stem}{}", number.suffix());
     let path: PathBuf = path.with_file_name(&name);
     if !path.exists() {
@@ -129,8 +121,4 @@ fn open_part(
         ));
     }
     Ok((file, parts))
-}
-
-fn malformed<T>(what: String) -> Result<T, ModelError> {
-    Err(ModelError::Malformed { what })
 }

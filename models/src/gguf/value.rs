@@ -152,32 +152,16 @@ impl Value {
 }
 
 impl Array {
-    pub(super) fn wholes(&self, file: &[u8]) -> Option<Vec<u64>> {
-        let size = self.kind.size()?;
-        let bytes = file.get(self.bytes.clone())?;
-        bytes
-            .chunks_exact(size)
-            .map(|b| Value::scalar(self.kind, b)?.whole())
-            .collect()
-    }
-
-    pub(super) fn flags(&self, file: &[u8]) -> Option<Vec<bool>> {
-        let size = self.kind.size()?;
-        let bytes = file.get(self.bytes.clone())?;
-        let each = bytes.chunks_exact(size);
-        each.map(|b| {
-            let value = Value::scalar(self.kind, b)?;
-            value.flag().or_else(|| value.whole().map(|n| n != 0))
-        })
-        .collect()
-    }
-
-    pub(super) fn numbers(&self, file: &[u8]) -> Option<Vec<f32>> {
-        let size = self.kind.size()?;
-        let bytes = file.get(self.bytes.clone())?;
-        bytes
-            .chunks_exact(size)
-            .map(|b| Some(Value::scalar(self.kind, b)?.number()? as f32))
+    /// The values, as `read` takes them; `None` if they are not of a fixed size or it refuses one.
+    pub(super) fn scalars<T>(
+        &self,
+        file: &[u8],
+        read: impl Fn(Value) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let each = file
+            .get(self.bytes.clone())?
+            .chunks_exact(self.kind.size()?);
+        each.map(|bytes| read(Value::scalar(self.kind, bytes)?))
             .collect()
     }
 
