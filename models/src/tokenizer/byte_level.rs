@@ -18,7 +18,7 @@ use crate::tokenizer::Encoding;
 
 pub(crate) struct ByteLevel {
     bpe: BPE,
-    rules: ByteLevelRules,
+    pub(super) rules: ByteLevelRules,
     merges: usize,
     /// `[256]`: which bytes have a token. SmolLM2's vocabularies lack 21 bytes by design.
     has_token: [bool; 256],
@@ -65,10 +65,6 @@ impl ByteLevel {
         let (tokens, texts) = lengths.fold((0, 0), |(n, sum), length| (n + 1, sum + length));
         let named = table(tokens, size_of::<(String, u32)>());
         2 * (texts + named) + table(self.merges, 4 * size_of::<u32>())
-    }
-
-    pub(crate) fn adds_bos(&self) -> bool {
-        self.rules.adds_bos
     }
 
     /// The largest number of text bytes that a token of `bytes` bytes can represent.

@@ -101,7 +101,7 @@ impl Tokenizer {
         let (merging, adds_bos) = match script {
             Script::ByteSymbols => {
                 let merging = ByteLevel::read(gguf, &vocabulary)?;
-                let adds_bos = merging.adds_bos();
+                let adds_bos = merging.rules.adds_bos;
                 (Merging::ByteLevel(Box::new(merging)), adds_bos)
             }
             Script::Pieces => {
@@ -113,7 +113,7 @@ impl Tokenizer {
             .flag("tokenizer.ggml.add_bos_token")?
             .unwrap_or(adds_bos);
         Ok(Tokenizer {
-            add_bos: add_bos && vocabulary.bos().is_some(),
+            add_bos: add_bos && vocabulary.bos.is_some(),
             marks: SpecialTokens::read(gguf, &vocabulary, script)?,
             vocabulary,
             merging,
@@ -294,7 +294,7 @@ impl Tokenizer {
     fn adds_space(&self) -> bool {
         match &self.merging {
             Merging::ByteLevel(_) => false,
-            Merging::SentencePiece(merging) => merging.adds_space(),
+            Merging::SentencePiece(merging) => merging.adds_space,
         }
     }
 
@@ -331,13 +331,13 @@ impl Tokenizer {
 
     /// Beginning-of-sequence token.
     pub fn bos(&self) -> Option<u32> {
-        self.vocabulary.bos()
+        self.vocabulary.bos
     }
 
     /// End-of-sequence token. It is never appended to prompts, whatever the file declares, because the model continues
     /// them.
     pub fn eos(&self) -> Option<u32> {
-        self.vocabulary.eos()
+        self.vocabulary.eos
     }
 
     /// Whether prompts begin with [`Self::bos`].
@@ -362,11 +362,11 @@ impl Tokenizer {
     /// A lower bound of the number of tokens of `text`, without encoding it: its bytes divided by the length of the
     /// longest token. 0 if one token can represent any number of bytes.
     pub fn fewest_tokens(&self, text: &str) -> usize {
-        let longest = self.vocabulary.longest();
+        let longest = self.vocabulary.longest;
         let longest = match &self.merging {
             Merging::ByteLevel(merging) => merging.most_bytes(longest),
             Merging::SentencePiece(merging) if merging.fuses_unknown() => return 0,
-            Merging::SentencePiece(merging) => longest.max(merging.longest()),
+            Merging::SentencePiece(merging) => longest.max(merging.longest),
         };
         (text.len() - self.dropped(text)) / longest.max(1)
     }

@@ -73,9 +73,9 @@ pub(crate) struct SentencePiece {
     /// The ASCII pairs: bit `b` of `ascii[a]`.
     ascii: [u128; 128],
     /// Whether a space is prepended to a text.
-    adds_space: bool,
-    /// Bytes of the longest piece in the internal form.
-    longest: usize,
+    pub(super) adds_space: bool,
+    /// Bytes of the longest piece in the internal form, which a document may contain literally.
+    pub(super) longest: usize,
 }
 
 impl SentencePiece {
@@ -89,7 +89,7 @@ impl SentencePiece {
             let found = vocabulary.id(&format!("<0x{byte:02X}>"));
             found.filter(|&id| vocabulary.kind(id) == Kind::Byte)
         });
-        let unknown = vocabulary.unknown();
+        let unknown = vocabulary.unknown;
         if unknown.is_none() && bytes.contains(&None) {
             let what = "it has neither tokens for all bytes nor an unknown token, so some texts have no tokens";
             return Err(ModelError::BadVocabulary {
@@ -134,19 +134,9 @@ impl SentencePiece {
         self.scores.capacity() * size_of::<f32>() + pairs + size_of::<Self>()
     }
 
-    /// Whether a space is prepended to a text.
-    pub(crate) fn adds_space(&self) -> bool {
-        self.adds_space
-    }
-
     /// Whether a run of characters without a piece becomes one unknown token, however long the run.
     pub(crate) fn fuses_unknown(&self) -> bool {
         self.bytes.contains(&None)
-    }
-
-    /// Bytes of the longest piece in the internal form, which a document may contain literally.
-    pub(crate) fn longest(&self) -> usize {
-        self.longest
     }
 
     /// Appends the tokens of a text. `space` prepends a space.

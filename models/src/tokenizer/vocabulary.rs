@@ -57,10 +57,11 @@ pub(crate) struct Vocabulary {
     starts: Vec<u32>,
     ids: HashMap<Box<str>, u32>,
     ends: Vec<u32>,
-    bos: Option<u32>,
-    eos: Option<u32>,
-    unknown: Option<u32>,
-    longest: usize,
+    pub(super) bos: Option<u32>,
+    pub(super) eos: Option<u32>,
+    pub(super) unknown: Option<u32>,
+    /// Bytes of the longest token.
+    pub(super) longest: usize,
 }
 
 impl Vocabulary {
@@ -154,22 +155,6 @@ impl Vocabulary {
 
     pub(crate) fn is_end(&self, id: u32) -> bool {
         self.ends.contains(&id)
-    }
-
-    pub(crate) fn bos(&self) -> Option<u32> {
-        self.bos
-    }
-
-    pub(crate) fn eos(&self) -> Option<u32> {
-        self.eos
-    }
-
-    pub(crate) fn unknown(&self) -> Option<u32> {
-        self.unknown
-    }
-
-    pub(crate) fn longest(&self) -> usize {
-        self.longest
     }
 
     /// Memory in bytes.
