@@ -95,7 +95,7 @@ impl PerLayerTables {
                 all,
                 per_layer,
             )?,
-            projections: weights::slices(gguf, name, config.layers, per_layer, config.width)?,
+            projections: weights::parts(gguf, name, &[all, config.width], each, config.width)?,
             norm: weights::vector(gguf, "per_layer_proj_norm.weight", per_layer)?,
         })
     }

@@ -95,8 +95,8 @@ pub(crate) fn matrix(
     mapped(gguf, tensor(gguf, name, &[rows, cols])?, rows, cols)
 }
 
-/// Consecutive matrices `[rows[i], cols]` that the file stores as one tensor, `[sum of rows, cols]`.
-pub(crate) fn stacked<const N: usize>(
+/// Consecutive matrices `[rows, cols]` that the file stores as one tensor of shape `shape`.
+pub(crate) fn parts(
     gguf: &Gguf,
     name: &str,
     rows: [usize; N],
@@ -105,40 +105,29 @@ pub(crate) fn stacked<const N: usize>(
     let all = rows.iter().sum();
     let tensor = tensor(gguf, name, &[all, cols])?;
     // Rows are whole blocks (checked by the reader), so every part starts at a block.
-    let row_bytes = tensor.bytes / all;
-    let mut start = tensor.start;
-    let mut parts = Vec::with_capacity(N);
-    for rows in rows {
+    let row_bytes = all.bytes / (shape.iter().product::<usize>() / cols);
+    let mut start = all.start;
+    let part = |rows: usize| {
         let part = TensorInfo {
             start,
             ..tensor.clone()
         };
-        parts.push(mapped(gguf, &part, rows, cols)?);
         start += rows * row_bytes;
-    }
-    match parts.try_into() {
-        Ok(parts) => Ok(parts),
-        Err(_) => unreachable!("as many parts as were asked for"),
-    }
+        mapped(gguf, &part, rows, cols)
+    };
+    rows.into_iter().map(part).collect()
 }
 
-/// `count` matrices `[rows, cols]` that the file stores as one tensor, `[count * rows, cols]`.
-pub(crate) fn slices(
+/// Consecutive matrices `[rows[i], cols]` that the file stores as one tensor, `[sum of rows, cols]`.
+pub(crate) fn stacked<const N: usize>(
     gguf: &Gguf,
     name: &str,
     count: usize,
     rows: usize,
     cols: usize,
-) -> Result<Vec<MappedMatrix>, ModelError> {
-    let all = tensor(gguf, name, &[count * rows, cols])?;
-    let slice = |at: usize| {
-        let part = TensorInfo {
-            start: all.start + at * (all.bytes / count),
-            ..all.clone()
-        };
-        mapped(gguf, &part, rows, cols)
-    };
-    (0..count).map(slice).collect()
+) -> Result<[MappedMatrix; N], ModelError> {
+    let parts = parts(gguf, name, &[rows.iter().sum(), cols], rows, cols)?;
+    Ok(parts.try_into().expect("as many parts as were asked for"))
 }
 
 /// A matrix `[rows, cols]` whose rows are read in parts of `part` numbers.
@@ -181,15 +170,10 @@ pub(crate) fn piles<const N: usize>(
     let row_bytes = all.bytes / (count * each);
     let mut start = all.start;
     let mut piles = [const { Vec::new() }; N];
-    for _ in 0..count {
-        for (pile, rows) in piles.iter_mut().zip(rows) {
-            let part = TensorInfo {
-                start,
-                ..all.clone()
-            };
-            pile.push(mapped(gguf, &part, rows, cols)?);
-            start += rows * row_bytes;
-        }
+    let all = std::iter::repeat_n(rows, count).flatten();
+    let all = parts(gguf, name, &shape, all, cols)?;
+    for (i, matrix) in all.into_iter().enumerate() {
+        piles[i % N].push(matrix);
     }
     Ok(piles)
 }
