@@ -27,20 +27,40 @@ pub(crate) fn product<'a>(matrix: &'a MappedMatrix, out: &'a mut [f32]) -> Produ
     }
 }
 
-/// `out = inputs * matrix^T`; `floats` is the same matrix.
-pub(crate) fn multiply(
-    matrix: &MappedMatrix,
-    floats: &Floats<'_>,
+/// `out = inputs * matrix^T` for matrices with the same inputs; quantised matrices are multiplied together.
+pub(crate) fn multiply<const N: usize>(
     inputs: &[f32],
     rounded: &mut QuantisedRows,
+    products: [(&Floats<'_>, &mut [f32]); N],
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    if products.iter().all(|(of, _)| of.matrix.is_quantised()) {
+        rounded.fill(inputs, products[0].0.matrix.cols());
+        let products = products.map(|(of, out)| product(of.matrix, out));
+        return multiply_together(products, rounded, stop);
+    }
+    for (of, out) in products {
+        if of.matrix.is_quantised() {
+            rounded.fill(inputs, of.matrix.cols());
+            multiply_together([product(of.matrix, out)], rounded, stop)?;
+        } else {
+            of.multiply(inputs, out, stop)?;
+        }
+    }
+    Ok(())
+}
+
+/// `out += inputs * matrix^T` for a quantised matrix.
+pub(crate) fn multiply_and_add(
+    inputs: &[f32],
+    rounded: &mut QuantisedRows,
+    matrix: &MappedMatrix,
     out: &mut [f32],
     stop: &Stop,
 ) -> Result<(), Stopped> {
-    if !matrix.is_quantised() {
-        return floats.multiply(inputs, out, stop);
-    }
     rounded.fill(inputs, matrix.cols());
-    multiply_together([product(matrix, out)], rounded, stop)
+    let add = true;
+    multiply_together([Product { matrix, out, add }], rounded, stop)
 }
 
 /// Adds the output of a part of a layer to the residual stream, after its norm if there is one.

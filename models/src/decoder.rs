@@ -19,9 +19,9 @@
 use kept_kernels::{RecurrentState, Stop, Stopped, rms_norm, soft_cap};
 
 use crate::Config;
-use crate::arithmetic::{product, scale};
+use crate::arithmetic::{multiply, scale};
 use crate::model::Model;
-use crate::pass::{LayerScratch, multiply};
+use crate::pass::LayerScratch;
 use crate::per_layer::{PerLayerScratch, PerLayerTask};
 use crate::weights::Floats;
 
@@ -158,9 +158,8 @@ impl Model {
             normed, rounded, ..
         } = &mut scratch.layer;
         rms_norm(residual, &self.output_norm, self.config.norm_eps, normed);
-        let floats = [&Floats::mapped(&self.output)];
-        let products = [product(&self.output, logits)];
-        multiply(normed, rounded, products, floats, &scratch.never).expect(NEVER);
+        let product = (&Floats::mapped(&self.output), &mut *logits);
+        multiply(normed, rounded, [product], &scratch.never).expect(NEVER);
         scale(logits, self.config.logit_scale);
         if let Some(cap) = self.config.logit_cap {
             soft_cap(logits, cap);

@@ -75,10 +75,10 @@ impl DeltaNet {
         rounded: &mut QuantisedRows,
         stop: &Stop,
     ) -> Result<(), Stopped> {
-        let (shape, normed) = (self.shape, task.normed);
-        multiply(&self.z, task.copies(0), normed, rounded, out, stop)?;
-        multiply(&self.alpha, task.copies(1), normed, rounded, decay, stop)?;
-        multiply(&self.beta, task.copies(2), normed, rounded, beta, stop)?;
+        let shape = self.shape;
+        let outputs = [(0, &mut *out), (1, &mut *decay), (2, &mut *beta)];
+        let products = outputs.map(|(which, out)| (task.copies(which), out));
+        multiply(task.normed, rounded, products, stop)?;
         for row in decay.chunks_exact_mut(shape.value_heads) {
             for ((x, dt), a) in row.iter_mut().zip(&self.dt).zip(&self.a) {
                 *x = (a * softplus(*x + dt)).exp();

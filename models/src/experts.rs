@@ -13,12 +13,12 @@
 //! expert is applied before its down projection, which is linear. A softmax over all scores that is renormalised over
 //! the chosen ones (Qwen 3) is this softmax.
 
-use kept_kernels::mapped::{MappedMatrix, multiply_together};
+use kept_kernels::mapped::MappedMatrix;
 use kept_kernels::{QuantisedRows, Stop, Stopped, add_assign};
 
 use crate::ModelError;
 use crate::architecture::{Router, Shared};
-use crate::arithmetic::{activate, multiply, product, scale};
+use crate::arithmetic::{activate, multiply, scale};
 use crate::config::{Config, ExpertCounts};
 use crate::gguf::Gguf;
 use crate::weights::{self, Floats};
@@ -201,7 +201,7 @@ impl Experts {
             rounded,
         } = scratch;
         let scores = &mut scores[..rows * self.gate.len()];
-        multiply(&self.router, router, routed, rounded, scores, stop)?;
+        multiply(routed, rounded, [(router, &mut *scores)], stop)?;
         self.choose(scores, choices);
         // What a layer adds is linear in the weights.
         (choices.iter_mut()).for_each(|choice| choice.weight *= config.residual_scale);
@@ -213,29 +213,17 @@ impl Experts {
             for (choice, out) in chosen.iter().zip(gathered.chunks_exact_mut(width)) {
                 out.copy_from_slice(&normed[choice.row * width..][..width]);
             }
-            let (gates, ups) = (&self.gate[expert], &self.up[expert]);
-            if gates.is_quantised() && ups.is_quantised() {
-                rounded.fill(gathered, width);
-                multiply_together([product(gates, hidden), product(ups, up)], rounded, stop)?;
-            } else {
-                multiply(
-                    gates,
-                    &Floats::mapped(gates),
-                    gathered,
-                    rounded,
-                    hidden,
-                    stop,
-                )?;
-                multiply(ups, &Floats::mapped(ups), gathered, rounded, up, stop)?;
-            }
+            let [gates, ups, down] =
+                [&self.gate, &self.up, &self.down].map(|all| Floats::mapped(&all[expert]));
+            let products = [(&gates, &mut *hidden), (&ups, &mut *up)];
+            multiply(gathered, rounded, products, stop)?;
             add_bias(hidden, &self.gate_bias, expert, ffn);
             add_bias(up, &self.up_bias, expert, ffn);
             activate(config.activation, hidden, up);
             for (choice, hidden) in chosen.iter().zip(hidden.chunks_exact_mut(ffn)) {
                 hidden.iter_mut().for_each(|x| *x *= choice.weight);
             }
-            let down = &self.down[expert];
-            multiply(down, &Floats::mapped(down), hidden, rounded, gathered, stop)?;
+            multiply(hidden, rounded, [(&down, &mut *gathered)], stop)?;
             for (choice, added) in chosen.iter().zip(gathered.chunks_exact(width)) {
                 let residual = &mut residual[choice.row * width..][..width];
                 add_assign(residual, added);
@@ -325,26 +313,21 @@ impl SharedExpert {
         } = scratch;
         let (hidden, up) = (&mut hidden[..rows * ffn], &mut up[..rows * ffn]);
         let added = &mut gathered[..normed.len()];
-        let SharedExpert {
-            router,
-            gate,
-            up: ups,
-            down,
-        } = self;
-        multiply(gate, &Floats::mapped(gate), normed, rounded, hidden, stop)?;
-        multiply(ups, &Floats::mapped(ups), normed, rounded, up, stop)?;
+        let [gates, ups, down] = [&self.gate, &self.up, &self.down].map(Floats::mapped);
+        let products = [(&gates, &mut *hidden), (&ups, &mut *up)];
+        multiply(normed, rounded, products, stop)?;
         activate(config.activation, hidden, up);
         for (x, hidden) in normed
             .chunks_exact(config.width)
             .zip(hidden.chunks_exact_mut(ffn))
         {
-            let share = router.as_ref().map_or(1.0, |router| {
+            let share = self.router.as_ref().map_or(1.0, |router| {
                 let score: f32 = x.iter().zip(router).map(|(x, weight)| x * weight).sum();
                 1.0 / (1.0 + (-score).exp())
             });
             scale(hidden, share * config.residual_scale);
         }
-        multiply(down, &Floats::mapped(down), hidden, rounded, added, stop)?;
+        multiply(hidden, rounded, [(&down, &mut *added)], stop)?;
         add_assign(residual, added);
         Ok(())
     }

@@ -5,10 +5,10 @@ mod scratch;
 use std::borrow::BorrowMut;
 
 use kept_kernels::mapped::{MappedMatrix, Product, multiply_rows_together, multiply_together};
-use kept_kernels::{QuantisedRows, RecurrentState, Stop, Stopped, sigmoid_mul};
+use kept_kernels::{RecurrentState, Stop, Stopped, sigmoid_mul};
 
 use crate::Config;
-use crate::arithmetic::{activate, normalise, product, scale};
+use crate::arithmetic::{activate, multiply, multiply_and_add, normalise, product, scale};
 use crate::feed_forward::{Dense, DenseAndExperts, ExpertInput, FeedForward};
 use crate::layer::{Attention, Layer, Mixer};
 use crate::model::Model;
@@ -71,31 +71,6 @@ impl<'a> FeedForwardCopies<'a> {
 
 /// Why [`FeedForwardCopies`] has what is asked of it.
 const COPIED: &str = "copies of the same layer";
-
-/// `out = inputs * matrix^T` for matrices with the same inputs; quantised matrices are multiplied together. `floats`
-/// are the same matrices.
-pub(crate) fn multiply<const N: usize>(
-    inputs: &[f32],
-    rounded: &mut QuantisedRows,
-    products: [Product<'_>; N],
-    floats: [&Floats<'_>; N],
-    stop: &Stop,
-) -> Result<(), Stopped> {
-    if products.iter().all(|p| p.matrix.is_quantised()) {
-        rounded.fill(inputs, products[0].matrix.cols());
-        return multiply_together(products, rounded, stop);
-    }
-    for (product, floats) in products.into_iter().zip(floats) {
-        if product.matrix.is_quantised() {
-            rounded.fill(inputs, product.matrix.cols());
-            multiply_together([product], rounded, stop)?;
-        } else {
-            assert!(!product.add, "only quantised matrices add");
-            floats.multiply(inputs, product.out, stop)?;
-        }
-    }
-    Ok(())
-}
 
 impl Model {
     /// Prepares one layer for many rows; each call of the pass takes at most `max_rows` rows.
@@ -257,19 +232,18 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
             let v = &mut v[first * kv_width..last * kv_width];
             let gated = !scratch.both.is_empty();
             let both = &mut scratch.both[..if gated { 2 * q.len() } else { 0 }];
-            let queries = product(&attention.q, if gated { &mut *both } else { &mut *q });
+            let queries = (of_q, if gated { &mut *both } else { &mut *q });
             let rounded = &mut scratch.rounded;
-            match ((&attention.k, of_k), (&attention.v, of_v)) {
-                ((Some(keys), Some(of_k)), (Some(values), Some(of_v))) => {
-                    let all = [queries, product(keys, k), product(values, v)];
-                    multiply(normed, rounded, all, [of_q, of_k, of_v], stop)?;
+            match (of_k, of_v) {
+                (Some(of_k), Some(of_v)) => {
+                    let all = [queries, (of_k, &mut *k), (of_v, &mut *v)];
+                    multiply(normed, rounded, all, stop)?;
                 }
-                ((Some(keys), Some(of_k)), _) => {
-                    let both = [queries, product(keys, k)];
-                    multiply(normed, rounded, both, [of_q, of_k], stop)?;
+                (Some(of_k), None) => {
+                    multiply(normed, rounded, [queries, (of_k, &mut *k)], stop)?;
                     v.copy_from_slice(k);
                 }
-                _ => multiply(normed, rounded, [queries], [of_q], stop)?,
+                _ => multiply(normed, rounded, [queries], stop)?,
             }
             if gated {
                 let gates = &mut scratch.gates[first * q_width..last * q_width];
@@ -379,15 +353,10 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
             &*gated
         };
         if layer.adds_attention(config, own) {
-            let product = Product {
-                matrix: &own.o,
-                out: &mut *residual,
-                add: true,
-            };
-            multiply(attention, rounded, [product], [of_o], stop)?;
+            multiply_and_add(attention, rounded, &own.o, residual, stop)?;
         } else {
             let added = &mut normed[..residual.len()];
-            multiply(attention, rounded, [product(&own.o, added)], [of_o], stop)?;
+            multiply(attention, rounded, [(of_o, &mut *added)], stop)?;
             layer.add_attention(config, own, added, residual);
         }
         Ok(())
@@ -486,8 +455,12 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
         }
         let [gates, ups, _] = self.floats.ffn.dense.as_ref().expect(COPIED);
         let (hidden, up) = (&mut hidden[..m * block.ffn], &mut up[..m * block.ffn]);
-        let both = [product(&ffn.gate, hidden), product(&ffn.up, up)];
-        multiply(normed, rounded, both, [gates, ups], stop)?;
+        multiply(
+            normed,
+            rounded,
+            [(gates, &mut *hidden), (ups, &mut *up)],
+            stop,
+        )?;
         activate(config.activation, hidden, up);
         Ok(())
     }
@@ -501,17 +474,16 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
         stop: &Stop,
     ) -> Result<(), Stopped> {
         let m = out.len() / self.config.width;
-        let product = Product {
-            matrix: &ffn.down,
-            out,
-            add,
-        };
-        let scratch = self.scratch.borrow_mut();
+        let (scratch, matrix) = (self.scratch.borrow_mut(), &ffn.down);
         if self.block.slices() {
+            let product = Product { matrix, out, add };
             return multiply_together([product], &scratch.rounded_hidden, stop);
         }
-        let [.., downs] = self.floats.ffn.dense.as_ref().expect(COPIED);
         let hidden = &scratch.hidden[..m * self.block.ffn];
-        multiply(hidden, &mut scratch.rounded, [product], [downs], stop)
+        if add {
+            return multiply_and_add(hidden, &mut scratch.rounded, matrix, out, stop);
+        }
+        let [.., downs] = self.floats.ffn.dense.as_ref().expect(COPIED);
+        multiply(hidden, &mut scratch.rounded, [(downs, out)], stop)
     }
 }

@@ -87,6 +87,7 @@ impl PerLayerTables {
     pub(crate) fn read(gguf: &Gguf, config: &Config, per_layer: usize) -> Result<Self, ModelError> {
         let all = config.layers * per_layer;
         let name = "per_layer_model_proj.weight";
+        let each = std::iter::repeat_n(per_layer, config.layers);
         Ok(Self {
             table: weights::parted_matrix(
                 gguf,
@@ -150,15 +151,8 @@ impl PerLayer {
             &mut input[..ids.len() * per_layer],
             &mut gate[..ids.len() * per_layer],
         );
-        let projection = &tables.projections[layer];
-        multiply(
-            projection,
-            &Floats::mapped(projection),
-            wide,
-            rounded,
-            input,
-            stop,
-        )?;
+        let projection = &Floats::mapped(&tables.projections[layer]);
+        multiply(wide, rounded, [(projection, &mut *input)], stop)?;
         let scale = (config.width as f32).sqrt().recip();
         input.iter_mut().for_each(|x| *x *= scale);
         rms_norm_in_place(input, &tables.norm, config.norm_eps);
@@ -171,23 +165,11 @@ impl PerLayer {
                 *x = (*x + own * scale) * std::f32::consts::FRAC_1_SQRT_2;
             }
         }
-        multiply(
-            &self.gate,
-            &Floats::mapped(&self.gate),
-            residual,
-            rounded,
-            gate,
-            stop,
-        )?;
+        let product = (&Floats::mapped(&self.gate), &mut *gate);
+        multiply(residual, rounded, [product], stop)?;
         activate(config.activation, gate, input);
-        multiply(
-            &self.out,
-            &Floats::mapped(&self.out),
-            gate,
-            rounded,
-            wide,
-            stop,
-        )?;
+        let product = (&Floats::mapped(&self.out), &mut *wide);
+        multiply(gate, rounded, [product], stop)?;
         rms_norm_in_place(wide, &self.norm, config.norm_eps);
         add_assign(residual, wide);
         Ok(())

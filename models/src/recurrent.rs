@@ -207,7 +207,7 @@ impl Recurrent {
                 let numbers = buffer.len() / *most * rows;
                 &mut buffer[..numbers]
             });
-        multiply(&self.input, &copies.input, normed, rounded, inputs, stop)?;
+        multiply(normed, rounded, [(&copies.input, &mut *inputs)], stop)?;
         if let Some(rule) = &self.rule {
             convolve(state, &self.taps, inputs, convolved);
             let task = RuleTask {
@@ -231,7 +231,7 @@ impl Recurrent {
                 multiply_each(&row[channels..2 * channels], x, out);
             }
         }
-        multiply(&self.out, &copies.out, mixed, rounded, added, stop)?;
+        multiply(mixed, rounded, [(&copies.out, &mut *added)], stop)?;
         scale(added, config.residual_scale);
         add_assign(residual, added);
         Ok(())

@@ -92,8 +92,9 @@ impl StateSpace {
             ..
         } = self.shape;
         let values = self.shape.value_width();
-        multiply(&self.z, task.copies(0), task.normed, rounded, out, stop)?;
-        multiply(&self.step, task.copies(1), task.normed, rounded, step, stop)?;
+        let outputs = [(0, &mut *out), (1, &mut *step)];
+        let products = outputs.map(|(which, out)| (task.copies(which), out));
+        multiply(task.normed, rounded, products, stop)?;
         for (step, decay) in step
             .chunks_exact_mut(heads)
             .zip(decay.chunks_exact_mut(heads))

@@ -99,18 +99,18 @@ pub(crate) fn matrix(
 pub(crate) fn parts(
     gguf: &Gguf,
     name: &str,
-    rows: [usize; N],
+    shape: &[usize],
+    rows: impl IntoIterator<Item = usize>,
     cols: usize,
-) -> Result<[MappedMatrix; N], ModelError> {
-    let all = rows.iter().sum();
-    let tensor = tensor(gguf, name, &[all, cols])?;
+) -> Result<Vec<MappedMatrix>, ModelError> {
+    let all = tensor(gguf, name, shape)?;
     // Rows are whole blocks (checked by the reader), so every part starts at a block.
     let row_bytes = all.bytes / (shape.iter().product::<usize>() / cols);
     let mut start = all.start;
     let part = |rows: usize| {
         let part = TensorInfo {
             start,
-            ..tensor.clone()
+            ..all.clone()
         };
         start += rows * row_bytes;
         mapped(gguf, &part, rows, cols)
@@ -122,8 +122,7 @@ pub(crate) fn parts(
 pub(crate) fn stacked<const N: usize>(
     gguf: &Gguf,
     name: &str,
-    count: usize,
-    rows: usize,
+    rows: [usize; N],
     cols: usize,
 ) -> Result<[MappedMatrix; N], ModelError> {
     let parts = parts(gguf, name, &[rows.iter().sum(), cols], rows, cols)?;
@@ -165,10 +164,7 @@ pub(crate) fn piles<const N: usize>(
     rows: [usize; N],
     cols: usize,
 ) -> Result<[Vec<MappedMatrix>; N], ModelError> {
-    let each: usize = rows.iter().sum();
-    let all = tensor(gguf, name, &[count, each, cols])?;
-    let row_bytes = all.bytes / (count * each);
-    let mut start = all.start;
+    let shape = [count, rows.iter().sum(), cols];
     let mut piles = [const { Vec::new() }; N];
     let all = std::iter::repeat_n(rows, count).flatten();
     let all = parts(gguf, name, &shape, all, cols)?;
@@ -204,7 +200,7 @@ pub(crate) fn vector_of(gguf: &Gguf, name: &str, shape: &[usize]) -> Result<Vec<
 
 /// A floating-point matrix prepared for multiplication with many rows: f32 copies for candle.
 pub(crate) struct Floats<'a> {
-    matrix: &'a MappedMatrix,
+    pub(crate) matrix: &'a MappedMatrix,
     /// Rows of a panel; the last may have fewer.
     panel_rows: usize,
     /// `[cols, rows of the panel]`, copied when first multiplied. Empty for quantised matrices, and if the rows are so
