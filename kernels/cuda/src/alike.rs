@@ -137,7 +137,7 @@ impl Gathered {
             unsafe {
                 device.launch(
                     "row_lengths",
-                    Geometry::warp_per_row(which.len()),
+                    Geometry::warp_per_row(which.len(), 0),
                     &parameters,
                 )
             }?;
@@ -232,11 +232,11 @@ impl Device {
             count: others as u32,
         };
         let keys = tile_keys(dim);
-        let geometry = Geometry {
-            grid: [tokens.div_ceil(ROWS_OF_BLOCK) as u32, 1, 1],
-            block: [THREADS, 1, 1],
-            shared_bytes: (2 * keys * (tile_row_bytes(dim) + size_of::<f32>())) as u32,
-        };
+        let geometry = Geometry::new(
+            [tokens.div_ceil(ROWS_OF_BLOCK), 1, 1],
+            THREADS,
+            2 * keys * (tile_row_bytes(dim) + size_of::<f32>()),
+        );
         // SAFETY: the scratch fits this many gathered rows; the results are borrowed mutably.
         unsafe { self.launch(&format!("nearest_by_cosine_{dim}"), geometry, &parameters) }
     }

@@ -235,11 +235,11 @@ impl Device {
             stages: variant.stages,
             scale: task.scale.into(),
         };
-        let geometry = Geometry {
-            grid: [row_tiles as u32, shape.q_heads as u32, splits as u32],
-            block: [THREADS, 1, 1],
-            shared_bytes: variant.shared_bytes,
-        };
+        let geometry = Geometry::new(
+            [row_tiles, shape.q_heads, splits],
+            THREADS,
+            variant.shared_bytes,
+        );
         // SAFETY: the lengths that the kernel reads and writes were checked; `out`, the sums and the scratch are
         // borrowed mutably.
         unsafe { self.launch(&variant.kernel, geometry, &parameters)? };
@@ -274,11 +274,11 @@ impl Device {
             q_heads: shape.q_heads as u32,
             dim: shape.head_dim as u32,
         };
-        let geometry = Geometry {
-            grid: [rows as u32, shape.q_heads as u32, 1],
-            block: [(shape.head_dim as u32).next_multiple_of(32), 1, 1],
-            shared_bytes: 0,
-        };
+        let geometry = Geometry::new(
+            [rows, shape.q_heads, 1],
+            shape.head_dim.next_multiple_of(32),
+            0,
+        );
         // SAFETY: the caller's promise.
         unsafe { self.launch("combine", geometry, &parameters) }
     }

@@ -135,16 +135,11 @@ impl Device {
             "probabilities are [q_heads {heads}, capacity {capacity}]"
         );
         let parameters = task.parameters(scratch, &output);
-        let geometry = |grid: [usize; 3], threads: u32, shared_bytes: u32| Geometry {
-            grid: grid.map(|blocks| blocks as u32),
-            block: [threads, 1, 1],
-            shared_bytes,
-        };
-        let logits = geometry([capacity.div_ceil(4), shape.kv_heads, 1], 128, 0);
-        let mass = geometry([heads, 1, 1], 256, 3 * 256 / 32 * 4);
-        let threads = (dim as u32).next_multiple_of(32);
-        let values = geometry([scratch.splits, heads, 1], threads, 0);
-        let sum = geometry([heads, 1, 1], threads, 0);
+        let logits = Geometry::new([capacity.div_ceil(4), shape.kv_heads, 1], 128, 0);
+        let mass = Geometry::new([heads, 1, 1], 256, 3 * 256 / 32 * 4);
+        let threads = dim.next_multiple_of(32);
+        let values = Geometry::new([scratch.splits, heads, 1], threads, 0);
+        let sum = Geometry::new([heads, 1, 1], threads, 0);
         // SAFETY: lengths were checked; the caller answers for device values.
         unsafe {
             self.launch("class_logits", logits, &parameters)?;

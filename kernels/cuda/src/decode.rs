@@ -124,19 +124,13 @@ impl DecodeScratch {
         self.max_rows
     }
 
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        let sums = self.sums.bytes() + self.log_sum_exp.bytes();
-        self.parts.bytes() + sums + self.best.bytes() + self.arrived.bytes()
-    }
-
-    fn geometry(&self, shared_bytes: u32) -> Geometry {
+    fn geometry(&self, shared_bytes: usize) -> Geometry {
         let shape = &self.shape;
-        let blocks_of_group = shape.group().div_ceil(HEADS_OF_BLOCK) as u32;
-        Geometry {
-            grid: [self.splits as u32, shape.kv_heads as u32, blocks_of_group],
-            // A warp for every 16 keys of a tile.
-            block: [(tile_keys(shape.head_dim) / 16 * 32) as u32, 1, 1],
+        let blocks_of_group = shape.group().div_ceil(HEADS_OF_BLOCK);
+        // A warp for every 16 keys of a tile.
+        Geometry::new(
+            [self.splits, shape.kv_heads, blocks_of_group],
+            tile_keys(shape.head_dim) / 16 * 32,
             shared_bytes,
         }
     }
@@ -220,11 +214,7 @@ impl Device {
         unsafe {
             self.launch(&task.kernel(), scratch.geometry(shared_bytes), &parameters)?;
             if output.probabilities.is_some() {
-                let geometry = Geometry {
-                    grid: [scratch.max_rows.div_ceil(256) as u32, heads as u32, 1],
-                    block: [256, 1, 1],
-                    shared_bytes: 0,
-                };
+                let geometry = Geometry::new([scratch.max_rows.div_ceil(256), heads, 1], 256, 0);
                 let parameters = ProbabilitiesParameters {
                     logits: parameters.logits,
                     log_sum_exp: parameters.log_sum_exp,

@@ -35,13 +35,21 @@ pub struct Geometry {
 pub const MOST_BLOCKS: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
 impl Geometry {
-    /// One warp per row, four warps per block.
-    pub(crate) fn warp_per_row(rows: usize) -> Self {
+    pub(crate) fn new(blocks: [usize; 3], threads: usize, shared_bytes: usize) -> Self {
         Self {
             grid: [rows.div_ceil(4) as u32, 1, 1],
             block: [128, 1, 1],
             shared_bytes: 0,
         }
+    }
+
+    /// One warp per row with shared memory for `numbers` f32, four warps per block.
+    pub(crate) fn warp_per_row(rows: usize, numbers: usize) -> Self {
+        Self::new(
+            [rows.div_ceil(4), 1, 1],
+            128,
+            4 * numbers * size_of::<f32>(),
+        )
     }
 
     /// The number of blocks in the first dimension that exceeds [`MOST_BLOCKS`], if any.

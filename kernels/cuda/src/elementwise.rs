@@ -198,11 +198,7 @@ impl Device {
             width: width as u32,
             eps: norm.eps,
         };
-        let geometry = Geometry {
-            grid: [rows as u32, 1, 1],
-            block: [THREADS, 1, 1],
-            shared_bytes: THREADS / 32 * 4,
-        };
+        let geometry = Geometry::new([rows, 1, 1], THREADS, THREADS / 32 * 4);
         // SAFETY: lengths were checked; everything that is written is borrowed mutably.
         unsafe { self.launch("rms_norm", geometry, &parameters) }
     }
@@ -308,11 +304,11 @@ impl Device {
             neighbours: task.angles.map_or(0, |a| a.neighbours()),
             eps: task.norm.map_or(0.0, |norm| norm.eps),
         };
-        let geometry = Geometry {
-            grid: [rows as u32, heads.div_ceil(4) as u32, 1],
-            block: [128, 1, 1],
-            shared_bytes: (4 * dim * size_of::<f32>()) as u32,
-        };
+        let geometry = Geometry::new(
+            [rows, heads.div_ceil(4), 1],
+            128,
+            4 * dim * size_of::<f32>(),
+        );
         // SAFETY: lengths were checked; the caller answers for the rest.
         unsafe { self.launch("heads", geometry, &parameters) }
     }
@@ -340,14 +336,9 @@ impl Device {
             sin: angles.sin.address(),
             capacity: keys.capacity() as u32,
             dim: dim as u32,
-            rope_dim: angles.rope_dim as u32,
-            neighbours: angles.neighbours(),
+            pairs,
         };
-        let geometry = Geometry {
-            grid: [rows as u32, heads as u32, 1],
-            block: [128, 1, 1],
-            shared_bytes: 0,
-        };
+        let geometry = Geometry::new([rows, heads, 1], 128, 0);
         // SAFETY: lengths were checked.
         unsafe { self.launch("unrotate", geometry, &parameters) }
     }
@@ -377,11 +368,7 @@ impl Device {
             up_stride: width as u32,
             gelu: u32::from(activation == Activation::Gelu),
         };
-        let geometry = Geometry {
-            grid: [width.div_ceil(THREADS as usize) as u32, rows as u32, 1],
-            block: [THREADS, 1, 1],
-            shared_bytes: 0,
-        };
+        let geometry = Geometry::new([width.div_ceil(THREADS), rows, 1], THREADS, 0);
         // SAFETY: lengths were checked; `gate` is borrowed mutably.
         unsafe { self.launch("activate", geometry, &parameters) }
     }
@@ -434,11 +421,7 @@ impl Device {
             count: count as u64,
             period: period as u64,
         };
-        let geometry = Geometry {
-            grid: [count.div_ceil(THREADS as usize) as u32, 1, 1],
-            block: [THREADS, 1, 1],
-            shared_bytes: 0,
-        };
+        let geometry = Geometry::new([count.div_ceil(THREADS), 1, 1], THREADS, 0);
         // SAFETY: lengths were checked; `x` is borrowed mutably.
         unsafe { self.launch("sum", geometry, &parameters) }
     }

@@ -191,15 +191,11 @@ impl Device {
         } else {
             sides
         };
-        let geometry = Geometry {
-            grid: [
-                squares as u32,
-                sums.q_heads as u32,
-                u32::from(!rows.is_empty()),
-            ],
-            block: [128, 1, 1],
-            shared_bytes: (2 * ROWS_AT_ONCE * (SIDE + 1) * size_of::<f32>()) as u32,
-        };
+        let geometry = Geometry::new(
+            [squares, sums.q_heads, usize::from(!rows.is_empty())],
+            128,
+            2 * ROWS_AT_ONCE * (SIDE + 1) * size_of::<f32>(),
+        );
         // SAFETY: lengths were checked; the sums are borrowed mutably.
         unsafe { self.launch("gram", geometry, &parameters) }
     }
@@ -226,15 +222,8 @@ impl Device {
             dim: dim as u32,
             each: KEYS_EACH as u32,
         };
-        let (shares, threads) = (
-            document.div_ceil(KEYS_EACH),
-            (dim as u32).next_multiple_of(32),
-        );
-        let geometry = Geometry {
-            grid: [shares as u32, 1, 1],
-            block: [threads, 1, 1],
-            shared_bytes: threads / 32 * size_of::<f32>() as u32,
-        };
+        let (shares, threads) = (document.div_ceil(KEYS_EACH), dim.next_multiple_of(32));
+        let geometry = Geometry::new([shares, 1, 1], threads, threads / 32 * size_of::<f32>());
         // SAFETY: the scratch holds this many shares.
         unsafe { self.launch("direction_sums", geometry, &parameters) }?;
         let mut sums = vec![0.0f32; shares * dim];
@@ -264,7 +253,7 @@ impl Device {
         unsafe {
             self.launch(
                 "cosine_to_direction",
-                Geometry::warp_per_row(scores.len()),
+                Geometry::warp_per_row(scores.len(), 0),
                 &parameters,
             )
         }?;
@@ -312,11 +301,11 @@ impl Device {
             ("bilinear_forms", 128, 32)
         };
         let keys_of_block = threads / 2;
-        let geometry = Geometry {
-            grid: [out.len().div_ceil(keys_of_block) as u32, 1, 1],
-            block: [threads as u32, 1, 1],
-            shared_bytes: ((keys_of_block + lines) * (dim + 1) * size_of::<f32>()) as u32,
-        };
+        let geometry = Geometry::new(
+            [out.len().div_ceil(keys_of_block), 1, 1],
+            threads,
+            (keys_of_block + lines) * (dim + 1) * size_of::<f32>(),
+        );
         // SAFETY: lengths were checked, and the scratch holds this many results.
         unsafe { self.launch(name, geometry, &parameters) }?;
         scratch.out.read(0, out)
@@ -346,7 +335,7 @@ impl Device {
         unsafe {
             self.launch(
                 "row_lengths",
-                Geometry::warp_per_row(lengths.len()),
+                Geometry::warp_per_row(lengths.len(), 0),
                 &parameters,
             )
         }?;

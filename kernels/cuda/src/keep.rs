@@ -152,11 +152,7 @@ impl Device {
     /// # Safety
     /// As [`Device::launch`].
     unsafe fn launch_keep(&self, parameters: &KeepParameters) -> Result<(), DeviceError> {
-        let geometry = Geometry {
-            grid: [parameters.slots.div_ceil(4), 1, 1],
-            block: [128, 1, 1],
-            shared_bytes: 4 * parameters.dim * size_of::<f32>() as u32,
-        };
+        let geometry = Geometry::warp_per_row(parameters.slots as usize, parameters.dim as usize);
         // SAFETY: the caller's promise.
         unsafe { self.launch("keep", geometry, parameters) }
     }

@@ -218,11 +218,7 @@ impl Device {
     /// # Safety
     /// As [`Device::launch`]; the parameters come from [`Merging::parameters`], completed with a target.
     unsafe fn launch_merge(&self, parameters: &MergeParameters) -> Result<(), DeviceError> {
-        let geometry = Geometry {
-            grid: [parameters.classes.div_ceil(4), 1, 1],
-            block: [128, 1, 1],
-            shared_bytes: 4 * parameters.dim * size_of::<f32>() as u32,
-        };
+        let geometry = Geometry::warp_per_row(parameters.classes as usize, parameters.dim as usize);
         // SAFETY: the largest indices were checked, and starts ascend within the members; the rest is the caller's
         // promise.
         unsafe { self.launch("merge", geometry, parameters) }

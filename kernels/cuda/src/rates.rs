@@ -93,11 +93,7 @@ impl Device {
             out: out.address(),
             rounds: of.rounds,
         };
-        let geometry = Geometry {
-            grid: [blocks, 1, 1],
-            block: [128, 1, 1],
-            shared_bytes: 0,
-        };
+        let geometry = Geometry::new([blocks as usize, 1, 1], 128, 0);
         let matrix = self.seconds(|| {
             // SAFETY: `out` has an element for each thread.
             unsafe { self.launch("matrix_rate", geometry, &parameters) }

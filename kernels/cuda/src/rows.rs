@@ -101,11 +101,7 @@ impl Device {
             dim: dim as u32,
             row_bytes: row_bytes as u32,
         };
-        let geometry = Geometry {
-            grid: [(count * dim).div_ceil(256) as u32, 1, 1],
-            block: [256, 1, 1],
-            shared_bytes: 0,
-        };
+        let geometry = Geometry::new([(count * dim).div_ceil(256), 1, 1], 256, 0);
         // SAFETY: lengths were checked; `rows` is borrowed mutably.
         unsafe { self.launch("unpack_rows", geometry, &parameters) }
     }
@@ -150,11 +146,7 @@ impl Device {
             count: count as u32,
             row_bytes: row_bytes as u32,
         };
-        let geometry = Geometry {
-            grid: [(rows.kv_heads * count).div_ceil(4) as u32, 1, 1],
-            block: [128, 1, 1],
-            shared_bytes: 0,
-        };
+        let geometry = Geometry::warp_per_row(rows.kv_heads * count, 0);
         // SAFETY: lengths were checked; `packed` is borrowed mutably.
         unsafe { self.launch("pack_rows", geometry, &parameters) }
     }

@@ -155,11 +155,11 @@ impl Device {
             },
             ..task.parameters()
         };
-        let geometry = Geometry {
-            grid: [row_tiles as u32, heads as u32, splits as u32],
-            block: [(WARPS * 32) as u32, 1, 1],
-            shared_bytes: (TILE * tile_row_bytes(dim)) as u32,
-        };
+        let geometry = Geometry::new(
+            [row_tiles, heads, splits],
+            WARPS * 32,
+            TILE * tile_row_bytes(dim),
+        );
         // SAFETY: lengths were checked; the result and the scratch are borrowed mutably.
         unsafe {
             self.launch(&format!("row_sums_{dim}"), geometry, &parameters)?;
@@ -290,11 +290,11 @@ impl Device {
             stride: stride as u32,
             ..parameters
         };
-        let geometry = Geometry {
-            grid: [columns.len().div_ceil(TILE) as u32, heads as u32, 1],
-            block: [(WARPS * 32) as u32, 1, 1],
-            shared_bytes: (TILE * tile_row_bytes(dim) + WARPS * TILE * size_of::<f32>()) as u32,
-        };
+        let geometry = Geometry::new(
+            [columns.len().div_ceil(TILE), heads, 1],
+            WARPS * 32,
+            TILE * tile_row_bytes(dim) + WARPS * TILE * size_of::<f32>(),
+        );
         // SAFETY: lengths were checked; the result is borrowed mutably.
         unsafe { self.launch(&format!("{kernel}_{dim}"), geometry, &parameters) }
     }
@@ -329,12 +329,12 @@ impl Device {
             words: words as u32,
             ..task.parameters()
         };
-        let key_tiles = task.tokens.div_ceil(TILE) as u32;
-        let geometry = Geometry {
-            grid: [key_tiles, kv_heads as u32, words as u32],
-            block: [(WARPS * 32) as u32, 1, 1],
-            shared_bytes: (TILE * tile_row_bytes(dim) + TILE * TILE * size_of::<f32>()) as u32,
-        };
+        let key_tiles = task.tokens.div_ceil(TILE);
+        let geometry = Geometry::new(
+            [key_tiles, kv_heads, words],
+            WARPS * 32,
+            TILE * tile_row_bytes(dim) + TILE * TILE * size_of::<f32>(),
+        );
         // SAFETY: lengths were checked; the marks are borrowed mutably.
         unsafe { self.launch(&format!("mark_below_average_{dim}"), geometry, &parameters) }
     }

@@ -279,11 +279,7 @@ impl Device {
             width: width as u32,
             eps: norm.eps,
         };
-        let geometry = Geometry {
-            grid: [1, 1, 1],
-            block: [1024, 1, 1],
-            shared_bytes: 2 * 32 * 4,
-        };
+        let geometry = Geometry::new([1, 1, 1], 1024, 2 * 32 * 4);
         // SAFETY: lengths were checked; everything that is written is borrowed mutably.
         unsafe { self.launch("step_norm", geometry, &parameters) }
     }
@@ -296,11 +292,7 @@ impl Device {
             of: row.parameters(),
             width: width as u32,
         };
-        let geometry = Geometry {
-            grid: [width.div_ceil(256) as u32, 1, 1],
-            block: [256, 1, 1],
-            shared_bytes: 0,
-        };
+        let geometry = Geometry::new([width.div_ceil(256), 1, 1], 256, 0);
         // SAFETY: all buffers belong to the row.
         unsafe { self.launch("step_inputs", geometry, &parameters) }
     }
@@ -347,11 +339,7 @@ impl Device {
             added: u32::from(added),
             cap: cap.unwrap_or(0.0),
         };
-        let geometry = Geometry {
-            grid: [rows.div_ceil(8) as u32, 1, 1],
-            block: [256, 1, 1],
-            shared_bytes: 0,
-        };
+        let geometry = Geometry::new([rows.div_ceil(8), 1, 1], 256, 0);
         // SAFETY: lengths were checked; everything that is written is borrowed mutably.
         unsafe { self.launch(&kernel, geometry, &parameters) }
     }
@@ -387,11 +375,7 @@ impl Device {
             out: out.parameters(),
             cols: cols as u32,
         };
-        let geometry = Geometry {
-            grid: [rows.div_ceil(RUN) as u32, 1, 1],
-            block: [1024, 1, 1],
-            shared_bytes: (RUN * 4) as u32,
-        };
+        let geometry = Geometry::new([rows.div_ceil(RUN), 1, 1], 1024, RUN * 4);
         let kernel = kernel_name("step_added", [weights].into_iter());
         // SAFETY: lengths were checked; everything that is written is borrowed mutably.
         unsafe { self.launch(&kernel, geometry, &parameters) }
@@ -423,11 +407,7 @@ impl Device {
             cols: cols as u32,
             gelu: u32::from(activation == Activation::Gelu),
         };
-        let geometry = Geometry {
-            grid: [rows.div_ceil(RUN) as u32, 1, 1],
-            block: [256, 1, 1],
-            shared_bytes: (2 * RUN * 4) as u32,
-        };
+        let geometry = Geometry::new([rows.div_ceil(RUN), 1, 1], 256, 2 * RUN * 4);
         let kernel = kernel_name("step_gated", [gate, up].into_iter());
         // SAFETY: lengths were checked; everything that is written is borrowed mutably.
         unsafe { self.launch(&kernel, geometry, &parameters) }
@@ -493,11 +473,7 @@ impl Device {
             kind: target.keys.kind.number(),
             eps: heads.eps,
         };
-        let geometry = Geometry {
-            grid: [(q_heads + 2 * kv_heads).div_ceil(4) as u32, 1, 1],
-            block: [128, 1, 1],
-            shared_bytes: (4 * dim * size_of::<f32>()) as u32,
-        };
+        let geometry = Geometry::warp_per_row(q_heads + 2 * kv_heads, dim);
         // SAFETY: lengths were checked; the caller answers for device values.
         unsafe { self.launch("step_heads", geometry, &parameters) }
     }
@@ -544,11 +520,8 @@ impl Device {
             each: left as u32,
             ..first
         };
-        let geometry = |blocks: usize, each: usize| Geometry {
-            grid: [blocks as u32, 1, 1],
-            block: [256, 1, 1],
-            shared_bytes: ((2 * 8 + each) * 4) as u32,
-        };
+        let geometry =
+            |blocks: usize, each: usize| Geometry::new([blocks, 1, 1], 256, (2 * 8 + each) * 4);
         // SAFETY: lengths were checked; everything that is written is borrowed mutably.
         unsafe {
             self.launch("largest", geometry(blocks, EACH.min(count)), &first)?;

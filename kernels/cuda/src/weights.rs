@@ -284,11 +284,7 @@ impl Device {
                 inputs: inputs as u32,
                 kind,
             };
-            let geometry = Geometry {
-                grid: [rows.div_ceil(8) as u32, inputs.div_ceil(8) as u32, 1],
-                block: [256, 1, 1],
-                shared_bytes: 0,
-            };
+            let geometry = Geometry::new([rows.div_ceil(8), inputs.div_ceil(8), 1], 256, 0);
             // SAFETY: lengths were checked; `out` is borrowed mutably.
             return unsafe { self.launch("dense", geometry, &parameters) };
         }
