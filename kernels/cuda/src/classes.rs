@@ -90,8 +90,7 @@ struct Parameters {
     classes: Address,
     lengths: Address,
     entries: Address,
-    cos: Address,
-    sin: Address,
+    angles: [Address; 2],
     logits: Address,
     mass: Address,
     parts: Address,
@@ -184,6 +183,7 @@ impl ClassAttention<'_> {
 
     fn parameters(&self, scratch: &ClassScratch, output: &DecodeOutput<'_>) -> Parameters {
         let heads = self.shape.q_heads;
+        let (angles, pairs) = Angles::parameters(self.angles.as_ref());
         Parameters {
             queries: self.queries.address(),
             keys: self.keys.numbers().address(),
@@ -193,8 +193,7 @@ impl ClassAttention<'_> {
             classes: self.classes.address(),
             lengths: self.lengths.address(),
             entries: self.entries.address(),
-            cos: self.angles.map_or(0, |a| a.cos.address()),
-            sin: self.angles.map_or(0, |a| a.sin.address()),
+            angles,
             logits: output.probabilities(),
             mass: scratch.mass.address(),
             parts: scratch.parts.address(),

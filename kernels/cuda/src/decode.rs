@@ -147,8 +147,7 @@ struct Parameters {
     rows: Address,
     places: Address,
     ranks: Address,
-    cos: Address,
-    sin: Address,
+    angles: [Address; 2],
     parts: Address,
     part_sums: Address,
     logits: Address,
@@ -278,6 +277,7 @@ impl DecodeAttention<'_> {
 
     fn parameters(&self, scratch: &DecodeScratch, output: &DecodeOutput<'_>) -> Parameters {
         let rope = self.ranks.as_ref();
+        let (angles, pairs) = Angles::parameters(rope.map(|ranks| &ranks.angles));
         let heads = self.shape.q_heads;
         Parameters {
             queries: self.queries.address(),
@@ -287,8 +287,7 @@ impl DecodeAttention<'_> {
             rows: self.rows.address(),
             places: self.places.map_or(0, Indices::address),
             ranks: rope.map_or(0, |r| r.ranks.address()),
-            cos: rope.map_or(0, |r| r.angles.cos.address()),
-            sin: rope.map_or(0, |r| r.angles.sin.address()),
+            angles,
             parts: scratch.parts.address(),
             part_sums: scratch.sums.address(),
             logits: output.probabilities(),

@@ -34,8 +34,14 @@ impl Angles<'_> {
         );
     }
 
-    pub(crate) fn neighbours(&self) -> u32 {
-        u32::from(self.pairing == Pairing::Neighbours)
+    /// For the parameters of a kernel: the addresses of cosines and sines, and `rope_dim` and whether neighbours form
+    /// pairs; zeros without angles.
+    pub(crate) fn parameters(angles: Option<&Self>) -> ([Address; 2], [u32; 2]) {
+        angles.map_or(Default::default(), |angles| {
+            let neighbours = u32::from(angles.pairing == Pairing::Neighbours);
+            let tables = [angles.cos.address(), angles.sin.address()];
+            (tables, [angles.rope_dim as u32, neighbours])
+        })
     }
 }
 
@@ -97,8 +103,7 @@ struct HeadsParameters {
     x: Address,
     bias: Address,
     norm: Address,
-    cos: Address,
-    sin: Address,
+    angles: [Address; 2],
     positions: Address,
     out: Address,
     head_stride: u64,
@@ -125,8 +130,7 @@ struct HeadLayout {
 #[derive(Clone, Copy)]
 struct UnrotateParameters {
     keys: Address,
-    cos: Address,
-    sin: Address,
+    angles: [Address; 2],
     capacity: u32,
     dim: u32,
     rope_dim: u32,
@@ -285,12 +289,12 @@ impl Device {
         if let Some(angles) = &task.angles {
             angles.check(reach, dim);
         }
+        let (angles, pairs) = Angles::parameters(task.angles.as_ref());
         let parameters = HeadsParameters {
             x: task.projected.address(),
             bias: task.bias.map_or(0, Buffer::address),
             norm: task.norm.map_or(0, |norm| norm.weight.address()),
-            cos: task.angles.map_or(0, |a| a.cos.address()),
-            sin: task.angles.map_or(0, |a| a.sin.address()),
+            angles,
             positions,
             out,
             head_stride: layout.head_stride,
@@ -330,10 +334,10 @@ impl Device {
             keys.capacity()
         );
         angles.check(rows, dim);
+        let (angles, pairs) = Angles::parameters(Some(&angles));
         let parameters = UnrotateParameters {
             keys: keys.data.address(),
-            cos: angles.cos.address(),
-            sin: angles.sin.address(),
+            angles,
             capacity: keys.capacity() as u32,
             dim: dim as u32,
             pairs,

@@ -18,14 +18,13 @@ pub struct Kept<'a> {
 
 /// `device/keep.cu`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct KeepParameters {
     source: Address,
     positions: Address,
     targets: Address,
     heads: Address,
-    cos: Address,
-    sin: Address,
+    angles: [Address; 2],
     numbers: Address,
     scales: Address,
     wide: Address,
@@ -44,12 +43,6 @@ impl KeepParameters {
     fn for_target(target: &KeptRows, slots: usize) -> Self {
         let RowsParameters { data, scales, wide } = target.parameters();
         Self {
-            source: 0,
-            positions: 0,
-            targets: 0,
-            heads: 0,
-            cos: 0,
-            sin: 0,
             numbers: data,
             scales,
             wide,
@@ -61,6 +54,7 @@ impl KeepParameters {
             narrow: target.narrow as u32,
             turned: 0,
             kind: target.kind.number(),
+            ..Self::default()
         }
     }
 }
@@ -100,13 +94,13 @@ impl Device {
         if let Some(angles) = &unrotated {
             angles.check(kept.positions.end(), dim);
         }
+        let (angles, pairs) = Angles::parameters(unrotated.as_ref());
         let parameters = KeepParameters {
             source: source.data.address(),
             positions: kept.positions.address(),
             targets: kept.targets.map_or(0, Indices::address),
             heads: kept.heads.address(),
-            cos: unrotated.map_or(0, |a| a.cos.address()),
-            sin: unrotated.map_or(0, |a| a.sin.address()),
+            angles,
             capacity: source.capacity() as u32,
             rope_dim: unrotated.map_or(0, |a| a.rope_dim as u32),
             neighbours: unrotated.map_or(0, |a| a.neighbours()),

@@ -113,7 +113,7 @@ pub(crate) fn supported(head_dim: usize) -> Result<usize, DeviceError> {
 
 /// `Scale` of `device/tiles.cuh`: from dot products to logits. A cap of 0 means no cap.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct ScaleParameters {
     factor: f32,
     cap: f32,

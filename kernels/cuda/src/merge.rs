@@ -20,15 +20,14 @@ pub struct Merging {
 
 /// `device/merge.cu`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct MergeParameters {
     source: Address,
     starts: Address,
     members: Address,
     weights: Address,
     lengths: Address,
-    cos: Address,
-    sin: Address,
+    angles: [Address; 2],
     numbers: Address,
     sums: Address,
     head: u32,
@@ -121,17 +120,11 @@ impl Merging {
             starts: self.starts.address(),
             members: self.members.address(),
             weights: self.weights.address(),
-            lengths: 0,
-            cos: 0,
-            sin: 0,
-            numbers: 0,
-            sums: 0,
             head: head as u32,
             classes: self.classes as u32,
             capacity: layer.capacity() as u32,
             dim: dim as u32,
-            rope_dim: 0,
-            neighbours: 0,
+            ..MergeParameters::default()
         }
     }
 
@@ -178,10 +171,10 @@ impl Device {
         if let Some(angles) = angles {
             angles.check(merging.members.end(), dim);
         }
+        let (angles, pairs) = Angles::parameters(angles);
         let parameters = MergeParameters {
             lengths,
-            cos: angles.map_or(0, |a| a.cos.address()),
-            sin: angles.map_or(0, |a| a.sin.address()),
+            angles,
             numbers: target.numbers().address(),
             rope_dim: angles.map_or(0, |a| a.rope_dim as u32),
             neighbours: angles.map_or(0, Angles::neighbours),

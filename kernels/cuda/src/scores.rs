@@ -57,7 +57,7 @@ impl ScoresScratch {
 
 /// `device/scores.cu`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Parameters {
     queries: Address,
     keys: Address,
@@ -123,6 +123,7 @@ impl Scores<'_> {
             words: 0,
             row_weight: 1.0,
             scale: self.scale.into(),
+            ..Parameters::default()
         }
     }
 }

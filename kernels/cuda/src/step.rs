@@ -24,7 +24,7 @@ const EACH: usize = 2048;
 
 /// `device/step_products.cu`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct MatrixParameters {
     blocks: Address,
     bias: Address,
@@ -151,8 +151,7 @@ struct HeadsParameters {
     v: Address,
     q_norm: Address,
     k_norm: Address,
-    cos: Address,
-    sin: Address,
+    angles: [Address; 2],
     position: Address,
     ranks: Address,
     targets: Address,
@@ -448,15 +447,15 @@ impl Device {
             angles.check(target.reach, dim);
         }
         let angles = heads.angles.as_ref();
+        let (tables, pairs) = Angles::parameters(angles);
         let parameters = HeadsParameters {
             q: heads.q.address(),
             k: heads.k.address(),
             v: heads.v.address(),
             q_norm: heads.q_norm.map_or(0, Buffer::address),
             k_norm: heads.k_norm.map_or(0, Buffer::address),
-            cos: angles.map_or(0, |a| a.cos.address()),
-            sin: angles.map_or(0, |a| a.sin.address()),
-            position: target.position.address(),
+            angles: tables,
+            position: layer.position.address(),
             // Without RoPE, keys are the same before and after it.
             ranks: (target.ranks.filter(|_| angles.is_some())).map_or(0, Buffer::address),
             targets: target.targets.address(),
