@@ -7,36 +7,66 @@ use crate::architecture::QkNorm;
 use crate::feed_forward::{Dense, FeedForward};
 use crate::layer::{Attention, Layer, Mixer};
 
-/// Weights of a layer. A weight is `None` if the model does not have it.
-pub struct DenseLayer<'a> {
+/// Weights of a layer: vectors `V` and matrices `M`. A weight is `None` if the model does not have it.
+pub struct DenseLayer<V, M> {
     /// `[width]`
-    pub attention_norm: &'a [f32],
+    pub attention_norm: V,
     /// The matrices of queries, keys, values, attention output, gate, up and down, `[outputs, inputs]` each.
-    pub matrices: [&'a MappedMatrix; 7],
+    pub matrices: [M; 7],
     /// `[q_heads * head_dim]`
-    pub q_bias: Option<&'a [f32]>,
+    pub q_bias: Option<V>,
     /// `[kv_heads * head_dim]`
-    pub k_bias: Option<&'a [f32]>,
+    pub k_bias: Option<V>,
     /// `[kv_heads * head_dim]`
-    pub v_bias: Option<&'a [f32]>,
+    pub v_bias: Option<V>,
     /// `[head_dim]`: norm of each query head, before RoPE.
-    pub q_norm: Option<&'a [f32]>,
+    pub q_norm: Option<V>,
     /// `[head_dim]`: norm of each key head, before RoPE.
-    pub k_norm: Option<&'a [f32]>,
+    pub k_norm: Option<V>,
     /// `[width]`
-    pub o_bias: Option<&'a [f32]>,
+    pub o_bias: Option<V>,
     /// `[width]`: norm of attention's output before it is added.
-    pub post_attention_norm: Option<&'a [f32]>,
+    pub post_attention_norm: Option<V>,
     /// `[width]`
-    pub ffn_norm: &'a [f32],
+    pub ffn_norm: V,
     /// `[width]`: norm of the feed-forward's output before it is added.
-    pub post_ffn_norm: Option<&'a [f32]>,
+    pub post_ffn_norm: Option<V>,
+}
+
+/// Weights of a layer in the model's file.
+pub type FileLayer<'a> = DenseLayer<&'a [f32], &'a MappedMatrix>;
+
+impl<V, M> DenseLayer<V, M> {
+    /// A device's copy of the layer: `copy` of every vector, and `matrices`.
+    ///
+    /// # Errors
+    /// Those of `copy`.
+    pub fn copied<W, N, E>(
+        &self,
+        matrices: [N; 7],
+        copy: impl Fn(&V) -> Result<W, E>,
+    ) -> Result<DenseLayer<W, N>, E> {
+        let optional = |vector: &Option<V>| vector.as_ref().map(&copy).transpose();
+        Ok(DenseLayer {
+            attention_norm: copy(&self.attention_norm)?,
+            matrices,
+            q_bias: optional(&self.q_bias)?,
+            k_bias: optional(&self.k_bias)?,
+            v_bias: optional(&self.v_bias)?,
+            q_norm: optional(&self.q_norm)?,
+            k_norm: optional(&self.k_norm)?,
+            o_bias: optional(&self.o_bias)?,
+            post_attention_norm: optional(&self.post_attention_norm)?,
+            ffn_norm: copy(&self.ffn_norm)?,
+            post_ffn_norm: optional(&self.post_ffn_norm)?,
+        })
+    }
 }
 
 /// Weights of a model, except the embedding.
 pub struct DenseWeights<'a> {
     /// The layers, from 0.
-    pub layers: Vec<DenseLayer<'a>>,
+    pub layers: Vec<FileLayer<'a>>,
     /// `[width]`
     pub output_norm: &'a [f32],
     /// `[vocab, width]`
@@ -48,7 +78,7 @@ impl Model {
     /// that it has besides.
     pub fn dense_weights(&self) -> Result<DenseWeights<'_>, &'static str> {
         self.has_dense_arithmetic()?;
-        let layers = self.layers.iter().map(DenseLayer::of);
+        let layers = self.layers.iter().map(FileLayer::of);
         Ok(DenseWeights {
             layers: layers.collect::<Result<_, _>>()?,
             output_norm: &self.output_norm,
@@ -75,7 +105,7 @@ impl Model {
     }
 }
 
-impl<'a> DenseLayer<'a> {
+impl<'a> FileLayer<'a> {
     fn of(layer: &'a Layer) -> Result<Self, &'static str> {
         let Mixer::Attention(attention) = &layer.mixer else {
             return Err("recurrent layers");

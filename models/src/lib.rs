@@ -42,7 +42,7 @@ pub use config::{
     RopeConfig, RopeScaling, Yarn,
 };
 pub use decoder::RowScratch;
-pub use dense::{DenseLayer, DenseWeights};
+pub use dense::{DenseLayer, DenseWeights, FileLayer};
 pub use error::ModelError;
 pub use model::Model;
 pub use pass::LayerPass;

@@ -43,6 +43,8 @@ use transfer::{SENT_AT_ONCE, VaultWriteback};
 
 /// All buffers of one prefill.
 pub(super) struct CudaPrefill<'a> {
+    /// The GPU, as a handle that counts the buffers.
+    counting: Device,
     gpu: &'a GpuModel,
     model: &'a Model,
     rope: GpuRope,
@@ -162,6 +164,7 @@ impl<'a> CudaPrefill<'a> {
         plans: &[PrefillPlan],
         buffers: HostBuffers,
     ) -> Result<Self, DeviceError> {
+        let device = &device.counting();
         let heads = head_shape(model);
         let first = &plans[0];
         let most = |of: fn(&PrefillPlan) -> usize| plans.iter().map(of).max().unwrap_or(0);
@@ -173,6 +176,7 @@ impl<'a> CudaPrefill<'a> {
         let n = first.tokens();
         let rows = || LayerRows::new(device, heads.kv_heads, n, heads.head_dim);
         Ok(Self {
+            counting: device.clone(),
             rope: GpuRope::new(device, rope)?,
             heads,
             scale: attention_scale(model.config()),
@@ -218,32 +222,6 @@ impl<'a> CudaPrefill<'a> {
 
     fn q_width(&self) -> usize {
         self.heads.q_heads * self.heads.head_dim
-    }
-
-    /// Device bytes without the weights.
-    fn bytes(&self) -> u64 {
-        let floats = [
-            &self.attention,
-            &self.seen,
-            &self.column_sums,
-            &self.log_sum_exp,
-        ];
-        floats.iter().map(|b| b.bytes()).sum::<u64>()
-            + self.residual.bytes()
-            + self.queries.bytes()
-            + self.window_queries.bytes()
-            + self.marks.bytes()
-            + self.staging.as_ref().map_or(0, UploadStaging::bytes)
-            + self.writeback.as_ref().map_or(0, VaultWriteback::bytes)
-            + self.kept.bytes()
-            + self.query_sums.iter().map(|(_, s)| s.bytes()).sum::<u64>()
-            + asked::Scratch::bytes(&self.asked)
-            + self.rope.bytes()
-            + self.pass.bytes()
-            + self.keys.bytes()
-            + self.values.bytes()
-            + self.parts.bytes()
-            + self.scores.bytes()
     }
 
     /// Downloads all `rows` rows of the layer, unless they are on the host.
@@ -422,7 +400,7 @@ impl PrefillBackend for CudaPrefill<'_> {
             memory: PrefillMemory {
                 layer_kv: self.buffers.row_bytes(),
                 activations: self.buffers.bytes(),
-                device: self.gpu.bytes() + self.bytes() + on_host,
+                device: self.gpu.bytes() + self.counting.held() + kept + on_host,
             },
             cache: self
                 .kept

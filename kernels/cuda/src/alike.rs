@@ -91,12 +91,6 @@ impl Gathered {
         })
     }
 
-    fn bytes(&self) -> u64 {
-        let [keys, values] = &self.rows;
-        let [of_keys, of_values] = &self.lengths;
-        keys.bytes() + values.bytes() + of_keys.bytes() + of_values.bytes() + self.which.bytes()
-    }
-
     fn sides(&self) -> Sides {
         let [keys, values] = &self.rows;
         let [of_keys, of_values] = &self.lengths;
@@ -162,15 +156,6 @@ impl Comparing {
             products: device.alloc_uninit(at_once)?,
             at_once,
         })
-    }
-
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        self.tokens.bytes()
-            + self.others.bytes()
-            + self.heads.bytes()
-            + self.best.bytes()
-            + self.products.bytes()
     }
 }
 

@@ -99,11 +99,6 @@ impl UploadStaging {
         })
     }
 
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        self.halves.iter().map(|half| half.device.bytes()).sum()
-    }
-
     /// The half to fill. Waits until its previous upload has ended.
     pub fn space(&mut self) -> Result<&mut [u8], DeviceError> {
         let Half { host, pending, .. } = &mut self.halves[self.filling];
@@ -155,11 +150,6 @@ impl DownloadStaging {
             count: 0,
             pending: None,
         })
-    }
-
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        self.device.bytes()
     }
 
     /// The buffer for the device to fill. Later work begins after the last download has ended.

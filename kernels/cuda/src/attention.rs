@@ -122,11 +122,6 @@ impl AttentionScratch {
         })
     }
 
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        self.parts.bytes() + self.sums.bytes()
-    }
-
     /// Number of splits of the keys that gives the device enough blocks, for `blocks` blocks without splits and `tiles`
     /// key tiles.
     pub(crate) fn splits(

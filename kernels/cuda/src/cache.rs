@@ -146,17 +146,7 @@ impl GpuCache {
 
     /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
-        let layers = self.layers.iter().map(|layer| {
-            let tables = layer.tables.as_ref();
-            let indices = [&layer.ranks, &layer.places].into_iter().flatten();
-            layer.keys.bytes()
-                + layer.values.bytes()
-                + indices.map(Indices::bytes).sum::<u64>()
-                + layer.first_rows.bytes()
-                + tables.map_or(0, |t| t.classes.bytes() + t.lengths.bytes())
-        });
-        let changed = self.changed.as_ref().map_or(0, ChangedRows::bytes);
-        layers.sum::<u64>() + self.token.bytes() + changed
+        self.device.held()
     }
 
     /// Replaces the rows of some slots of one head of a layer by rows of the host's stores, at the stores' places.

@@ -71,11 +71,6 @@ impl ClassScratch {
             splits,
         })
     }
-
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        self.mass.bytes() + self.parts.bytes()
-    }
 }
 
 /// `device/class_attention.cu`.

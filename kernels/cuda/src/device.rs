@@ -31,12 +31,25 @@ unsafe impl Number for u8 {}
 #[derive(Clone)]
 pub struct Device {
     driver: Arc<dyn Driver>,
+    /// Bytes of device memory in buffers of this handle and its clones.
+    held: Arc<AtomicU64>,
 }
 
 impl Device {
     /// A device behind `driver`.
     pub fn new(driver: Arc<dyn Driver>) -> Self {
-        Self { driver }
+        let held = Arc::default();
+        Self { driver, held }
+    }
+
+    /// Another handle to this device, which counts its own buffers only.
+    pub fn counting(&self) -> Self {
+        Self::new(self.driver.clone())
+    }
+
+    /// Bytes of device memory in the buffers that this handle and its clones have allocated.
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
     }
 
     /// The driver that runs the kernels.
@@ -75,12 +88,18 @@ impl Device {
             MemorySpace::Device => self.driver.allocate(bytes)?,
             MemorySpace::Host => self.driver.allocate_on_host(bytes)?,
         };
+        let held = match space {
+            MemorySpace::Device => length * size_of::<T>(),
+            MemorySpace::Host => 0,
+        };
+        self.held.fetch_add(held as u64, Ordering::Relaxed);
         Ok(Buffer {
             address,
             length,
             memory: Arc::new(Memory {
                 address,
                 bytes,
+                held: held as u64,
                 space,
                 driver: self.driver.clone(),
             }),
@@ -149,12 +168,16 @@ pub enum MemorySpace {
 pub(crate) struct Memory {
     address: Address,
     bytes: usize,
+    /// What [`Device::held`] counts.
+    held: u64,
     space: MemorySpace,
     driver: Arc<dyn Driver>,
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        self.device.held.fetch_sub(self.held, Ordering::Relaxed);
+        let driver = &self.device.driver;
         // SAFETY: allocated in this space with this length, and no buffer shares it any more.
         unsafe {
             match self.space {

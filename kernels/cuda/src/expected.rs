@@ -81,11 +81,6 @@ impl Asking {
         })
     }
 
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        self.shares.bytes() + self.linear.bytes() + self.matrix.bytes() + self.out.bytes()
-    }
-
     /// Head size of `rows`. Panics unless the scratch fits `count` of them.
     fn check(&self, rows: HeadRows<'_>, count: usize) -> Result<usize, DeviceError> {
         let dim = rows.head_dim();
@@ -126,11 +121,6 @@ impl QuerySums {
             q_heads,
             head_dim,
         })
-    }
-
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        self.sums.bytes() + self.products.as_ref().map_or(0, Buffer::bytes)
     }
 
     /// Whether this includes sums of products.

@@ -50,11 +50,6 @@ impl Indices {
         self.end
     }
 
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        self.buffer.bytes()
-    }
-
     /// The same buffer, with the bound of `numbers`, which it will hold when a kernel reads it.
     pub(crate) fn with_bound_of(&self, numbers: &[u32]) -> Self {
         Self::known(self.share(), end(numbers))

@@ -200,11 +200,6 @@ impl KeptRows {
         &self.wide
     }
 
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        self.numbers.bytes() + self.scales.bytes() + self.wide.bytes()
-    }
-
     /// Replaces rows by rows of a host store. `which` are pairs (row of this buffer, row of `head` in the store),
     /// ascending.
     ///

@@ -59,11 +59,6 @@ impl Merging {
         })
     }
 
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        self.starts.bytes() + self.members.bytes() + self.weights.bytes() + self.lengths.bytes()
-    }
-
     /// The most classes.
     pub fn classes(&self) -> usize {
         self.starts.len() - 1

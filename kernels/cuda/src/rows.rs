@@ -168,11 +168,6 @@ impl LayerRows {
         })
     }
 
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        self.data.bytes()
-    }
-
     /// Row capacity of each head.
     pub fn capacity(&self) -> usize {
         self.capacity

@@ -48,11 +48,6 @@ impl ScoresScratch {
             rows,
         })
     }
-
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        self.log_sum_exp.bytes()
-    }
 }
 
 /// `device/scores.cu`.

@@ -238,11 +238,6 @@ impl Candidates {
             count,
         })
     }
-
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        self.values.bytes() + self.places.bytes()
-    }
 }
 
 impl Device {
@@ -309,7 +304,7 @@ impl Device {
         cap: Option<f32>,
     ) -> Result<(), DeviceError> {
         let cols = products.first().map_or(0, |(weights, ..)| weights.cols());
-        let mut matrices = [MatrixParameters::NONE; 3];
+        let mut matrices = [MatrixParameters::default(); 3];
         assert!(
             products.len() <= matrices.len() && inputs.width() >= cols,
             "up to three matrices of [.., cols {cols}]"

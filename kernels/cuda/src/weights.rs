@@ -181,9 +181,9 @@ impl Weights {
         self.layout.cols
     }
 
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        self.data.bytes()
+    /// Bytes of memory, on the device or on the host.
+    pub fn size(&self) -> u64 {
+        self.data.len() as u64
     }
 
     /// Bytes of pinned host memory.
@@ -224,11 +224,6 @@ impl ProductScratch {
     /// Discards the quantised inputs. Call this when the inputs have changed.
     pub fn forget(&mut self) {
         self.holds = None;
-    }
-
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        self.quantised.bytes() + self.workspace.bytes()
     }
 }
 

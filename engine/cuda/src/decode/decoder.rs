@@ -186,6 +186,7 @@ impl<'m> CudaDecoder<'m> {
         gpu_plan: &DecodePlan,
         rows: Option<GpuCache>,
     ) -> Result<Self, DeviceError> {
+        let device = &device.counting();
         let (config, shape) = (model.config(), head_shape(model));
         let layers = gpu_plan.layers.len();
         let mut rows = match rows {
@@ -219,16 +220,9 @@ impl<'m> CudaDecoder<'m> {
             device: device.clone(),
             embedded: vec![0.0; config.width],
             host_logits: vec![0.0; config.vocab],
-            bytes: rows.bytes()
-                + work.rope.bytes()
-                + work.step.bytes()
-                + work.attend.bytes()
-                + work.candidates.bytes()
-                + work.outcome.bytes()
-                + observed.as_ref().map_or(0, Observed::bytes),
-            residual: whole(work.step.residual()),
-            logits: whole(work.step.logits()),
-            outcome: work.outcome.share(0..outcome),
+            residual: work.step.residual().clone(),
+            logits: work.step.logits().clone(),
+            outcome: work.outcome.clone(),
             host_outcome: vec![0; outcome],
             top_k_logits: vec![0.0; MOST_CANDIDATES],
             most: None,
@@ -402,7 +396,7 @@ impl DecodeBackend for CudaDecoder<'_> {
     }
 
     fn device_bytes(&self) -> u64 {
-        self.bytes
+        self.device.held() + self.rows.bytes()
     }
 
     fn into_rows(self: Box<Self>) -> Option<DeviceRows> {

@@ -50,10 +50,6 @@ impl Observed {
         })
     }
 
-    pub(super) fn bytes(&self) -> u64 {
-        self.probabilities.bytes() + self.rows.bytes()
-    }
-
     /// Downloads the probabilities, and the new rows to their slots in `cache`.
     pub(super) fn download(
         &mut self,

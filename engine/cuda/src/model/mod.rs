@@ -23,11 +23,13 @@ use kept_kernels::{Pairing, Scale};
 use kept_models::{Activation, Config, LayerKind, LayerRotation, Model, RopeTable};
 
 pub use step::{GpuStep, StepPart};
-use weights::{GpuLayer, Slot, spaces};
+use weights::{GpuLayer, Slot, host_bytes, spaces};
 
 /// A model's weights on a device.
 pub struct GpuModel {
     device: Device,
+    /// The device, as a handle that counts the weights.
+    weights: Device,
     pub(crate) config: Config,
     pub(crate) layers: Vec<GpuLayer>,
     pub(crate) output_norm: Buffer<f32>,
@@ -93,20 +95,6 @@ impl GpuPass {
         })
     }
 
-    /// Device memory in bytes.
-    pub fn bytes(&self) -> u64 {
-        let buffers = [
-            &self.normed,
-            &self.q,
-            &self.k,
-            &self.v,
-            &self.gate,
-            &self.up,
-        ];
-        let buffers = buffers.iter().map(|b| b.bytes()).sum::<u64>();
-        buffers + self.products.bytes() + self.slot.bytes()
-    }
-
     /// Queries, keys and values as projected: `[rows, heads, head_dim]` each.
     pub fn projected(&self) -> [&Buffer<f32>; 3] {
         [&self.q, &self.k, &self.v]
@@ -126,17 +114,19 @@ impl GpuModel {
         let weights = weights.map_err(|part| DeviceError::Part { part })?;
         let free_before = device.free_memory()?;
         let spaces = spaces(&weights, &device)?;
+        let counting = device.counting();
         let layers = weights.layers.iter().zip(spaces);
-        let layers = layers.map(|(layer, space)| GpuLayer::new(layer, &device, space));
+        let layers = layers.map(|(layer, space)| weights::upload(layer, &counting, space));
         let layers = layers.collect::<Result<Vec<_>, DeviceError>>()?;
-        let [output] = Weights::of(&device, MemorySpace::Device, [weights.output])?;
+        let [output] = Weights::of(&counting, MemorySpace::Device, [weights.output])?;
         Ok(Self {
-            slot: (layers.iter().map(GpuLayer::slot_bytes)).max().unwrap_or(0),
+            slot: layers.iter().map(host_bytes).max().unwrap_or(0) as usize,
             layers,
-            output_norm: device.copy_of(weights.output_norm)?,
+            output_norm: counting.copy_of(weights.output_norm)?,
             output,
             config,
             device,
+            weights: counting,
             free_before,
         })
     }
@@ -158,15 +148,13 @@ impl GpuModel {
 
     /// Bytes of weights in device memory.
     pub fn bytes(&self) -> u64 {
-        let layers = self.layers.iter().map(GpuLayer::bytes);
-        layers.sum::<u64>() + self.output.bytes() + self.output_norm.bytes()
+        self.weights.held()
     }
 
     /// Bytes of weights in host memory, because they did not fit on the device. They are read from the host at each
     /// use.
     pub fn host_bytes(&self) -> u64 {
-        let layers = self.layers.iter();
-        layers.map(|layer| layer.matrices.host_bytes()).sum()
+        self.layers.iter().map(host_bytes).sum()
     }
 
     /// The model's RMSNorm with these weights.
@@ -200,9 +188,9 @@ impl GpuModel {
             slot,
             ..
         } = pass;
-        let matrices = slot.load(layer, own)?;
+        let [of_q, of_k, of_v, ..] = slot.load(layer, own)?;
         products.forget();
-        for (weights, out) in [(&matrices.q, q), (&matrices.k, k), (&matrices.v, v)] {
+        for (weights, out) in [(of_q, q), (of_k, k), (of_v, v)] {
             device.multiply(weights, normed, rows, products, out)?;
         }
         Ok(())
@@ -305,9 +293,9 @@ impl GpuModel {
             slot,
             ..
         } = pass;
-        let matrices = slot.load(layer, own)?;
+        let [_, _, _, o, gates, ups, down] = slot.load(layer, own)?;
         products.forget();
-        device.multiply(&matrices.o, attention, rows, products, normed)?;
+        device.multiply(o, attention, rows, products, normed)?;
         if let Some(bias) = &own.o_bias {
             device.add_to_rows(normed, bias, rows)?;
         }
@@ -320,11 +308,11 @@ impl GpuModel {
         let norm = self.norm(&own.ffn_norm);
         device.rms_norm(residual, norm, rows, Some(normed), None)?;
         products.forget();
-        device.multiply(&matrices.gate, normed, rows, products, gate)?;
-        device.multiply(&matrices.up, normed, rows, products, up)?;
+        device.multiply(gates, normed, rows, products, gate)?;
+        device.multiply(ups, normed, rows, products, up)?;
         device.activate(activation(config)?, gate, up, rows, ffn)?;
         products.forget();
-        device.multiply(&matrices.down, gate, rows, products, normed)?;
+        device.multiply(down, gate, rows, products, normed)?;
         match &own.post_ffn_norm {
             Some(norm) => device.rms_norm(normed, self.norm(norm), rows, None, Some(residual)),
             None => device.add(residual, normed, rows * width),
@@ -409,12 +397,5 @@ impl GpuRope {
             LayerRotation::Rope => Some(self.own.angles()),
             LayerRotation::WindowRope => self.of_windows.as_ref().map(GpuTable::angles),
         }
-    }
-
-    /// Device memory in bytes.
-    pub fn bytes(&self) -> u64 {
-        let tables = [Some(&self.own), self.of_windows.as_ref()];
-        let tables = tables.into_iter().flatten();
-        tables.map(|t| t.cos.bytes() + t.sin.bytes()).sum()
     }
 }

@@ -113,22 +113,6 @@ impl GpuStep {
         })
     }
 
-    /// Device memory in bytes.
-    pub fn bytes(&self) -> u64 {
-        let floats = [
-            &self.residual,
-            &self.half,
-            &self.q,
-            &self.k,
-            &self.v,
-            &self.logits,
-        ];
-        let rows = [&self.inputs, &self.attention, &self.gated];
-        floats.iter().map(|b| b.bytes()).sum::<u64>()
-            + rows.iter().map(|row| row.bytes()).sum::<u64>()
-            + self.queries.bytes()
-    }
-
     /// `[width]`: the residual stream; the caller writes the token's embedding to it.
     pub fn residual(&self) -> &Buffer<f32> {
         &self.residual
@@ -216,9 +200,7 @@ impl GpuModel {
         ) -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
         let own = &self.layers[at.layer];
-        let Matrices {
-            q, k, v, gate, up, ..
-        } = &own.matrices;
+        let [q, k, v, _, gate, up, _] = &own.matrices;
         match part {
             // Before and after the layers.
             StepPart::Norm | StepPart::Logits => Ok(()),
@@ -279,15 +261,15 @@ impl GpuModel {
                 .layers
                 .iter()
                 .flat_map(|layer| matrices(&layer.matrices));
-            all.map(|m| m.bytes() + m.host_bytes()).sum()
+            all.map(Weights::size).sum()
         };
         match part {
             StepPart::Norm | StepPart::Heads | StepPart::Attention => 0,
-            StepPart::Projections => of_layers(|m| vec![&m.q, &m.k, &m.v]),
-            StepPart::Output => of_layers(|m| vec![&m.o]),
-            StepPart::Gated => of_layers(|m| vec![&m.gate, &m.up]),
-            StepPart::Down => of_layers(|m| vec![&m.down]),
-            StepPart::Logits => self.output.bytes(),
+            StepPart::Projections => of_layers(|[q, k, v, ..]| vec![q, k, v]),
+            StepPart::Output => of_layers(|[_, _, _, o, ..]| vec![o]),
+            StepPart::Gated => of_layers(|[.., gate, up, _]| vec![gate, up]),
+            StepPart::Down => of_layers(|[.., down]| vec![down]),
+            StepPart::Logits => self.output.size(),
         }
     }
 
@@ -306,8 +288,9 @@ impl GpuModel {
 
     fn end_of_attention(&self, layer: usize) -> HalfLayer<'_> {
         let own = &self.layers[layer];
+        let [_, _, _, o, ..] = &own.matrices;
         HalfLayer {
-            weights: &own.matrices.o,
+            weights: o,
             bias: own.o_bias.as_ref(),
             post_norm: own.post_attention_norm.as_ref(),
             next_norm: &own.ffn_norm,
@@ -316,8 +299,9 @@ impl GpuModel {
 
     fn end_of_feed_forward(&self, layer: usize) -> HalfLayer<'_> {
         let (own, next) = (&self.layers[layer], self.layers.get(layer + 1));
+        let [.., down] = &own.matrices;
         HalfLayer {
-            weights: &own.matrices.down,
+            weights: down,
             bias: None,
             post_norm: own.post_ffn_norm.as_ref(),
             next_norm: next.map_or(&self.output_norm, |next| &next.attention_norm),

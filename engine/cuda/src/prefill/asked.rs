@@ -34,14 +34,6 @@ impl Scratch {
             asking: Asking::new(device, tokens, head_dim)?,
         })))
     }
-
-    /// Bytes on the GPU.
-    pub(super) fn bytes(scratch: &Option<Mutex<Self>>) -> u64 {
-        scratch.as_ref().map_or(0, |scratch| {
-            let scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
-            scratch.comparing.bytes() + scratch.asking.bytes()
-        })
-    }
 }
 
 /// The current layer's rows on the GPU, as [`PromptRows`] for methods.

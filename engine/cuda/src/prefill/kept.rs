@@ -96,40 +96,6 @@ impl RowDestination {
         })))
     }
 
-    /// Bytes on the GPU.
-    pub(super) fn bytes(&self) -> u64 {
-        match self {
-            Self::ToHost(way) => {
-                way.rows.bytes()
-                    + way.at.bytes()
-                    + way.heads.bytes()
-                    + way.merging.as_ref().map_or(0, Merging::bytes)
-                    + way.sums.as_ref().map_or(0, Buffer::bytes)
-            }
-            Self::ToCache(way) => {
-                way.keeping.bytes() + way.cache.as_ref().map_or(0, GpuCache::bytes)
-            }
-        }
-    }
-
-    /// Takes the GPU cache with the kept rows of all layers, if they stayed on the device.
-    pub(super) fn take_cache(&mut self) -> Option<GpuCache> {
-        match self {
-            Self::ToHost(_) => None,
-            Self::ToCache(way) => way.cache.take(),
-        }
-    }
-
-    /// The GPU cache, if rows are copied into it.
-    fn cache(&mut self) -> Option<(&mut GpuCache, &mut Keeping)> {
-        match self {
-            Self::ToHost(_) => None,
-            Self::ToCache(way) => Some((way.cache.as_mut()?, &mut way.keeping)),
-        }
-    }
-}
-
-impl ToHost {
     /// Downloads the rows `kept` of every head, each to the same row index on the host.
     fn download(
         &mut self,

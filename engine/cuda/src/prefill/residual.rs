@@ -61,12 +61,6 @@ impl Residual {
         })
     }
 
-    /// Bytes on the GPU.
-    pub(super) fn bytes(&self) -> u64 {
-        let stages = self.stages.iter().flatten();
-        self.all.bytes() + stages.map(|stage| stage.rows.bytes()).sum::<u64>()
-    }
-
     fn numbers(&self, rows: &Range<usize>) -> Range<usize> {
         rows.start * self.width..rows.end * self.width
     }

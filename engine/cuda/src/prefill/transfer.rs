@@ -53,11 +53,6 @@ impl VaultWriteback {
             turn: 0,
         })
     }
-
-    /// Bytes on the GPU.
-    pub(super) fn bytes(&self) -> u64 {
-        self.halves.iter().map(DownloadStaging::bytes).sum()
-    }
 }
 
 /// Uploads rows from a vault until the first error.

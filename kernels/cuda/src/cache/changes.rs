@@ -40,10 +40,6 @@ impl ChangedRows {
         })
     }
 
-    pub(super) fn bytes(&self) -> u64 {
-        self.rows.bytes() + self.targets.bytes() + self.constants.bytes()
-    }
-
     /// Number of the row `target` of `layer` among the collected ones; a row that changed twice is sent once.
     fn place(&mut self, layer: usize, target: u32) -> usize {
         let of_layer = self.which.iter().rev().take_while(|row| row.0 == layer);

@@ -30,11 +30,6 @@ impl Keeping {
         })
     }
 
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        self.which.bytes()
-    }
-
     /// Uploads `some` rows, each (head, source row, target row), as three lists: source rows, heads, target rows.
     fn upload(&mut self, some: &[(usize, u32, usize)]) -> Result<[Indices; 3], DeviceError> {
         self.staged.clear();
@@ -60,8 +55,8 @@ impl GpuCache {
         shape: HeadShape,
         layers: usize,
     ) -> Result<Self, DeviceError> {
-        let kv_heads = shape.kv_heads;
-        let sent = layers * SENT * kv_heads + 1;
+        let device = device.counting();
+        let sent = layers * SENT * shape.kv_heads + 1;
         Ok(Self {
             device: device.clone(),
             shape,

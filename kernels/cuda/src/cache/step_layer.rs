@@ -56,11 +56,6 @@ impl StepScratch {
             classes: (max_entries > 0).then(classes).transpose()?,
         })
     }
-
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        self.rows.bytes() + self.classes.as_ref().map_or(0, ClassScratch::bytes)
-    }
 }
 
 impl StepLayer {

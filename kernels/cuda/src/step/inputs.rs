@@ -58,12 +58,6 @@ impl RowInputs {
         &mut self.numbers
     }
 
-    /// Bytes of device memory.
-    pub fn bytes(&self) -> u64 {
-        let floats = [&self.numbers, &self.scales, &self.sums, &self.squares];
-        floats.iter().map(|b| b.bytes()).sum::<u64>() + self.bytes.bytes()
-    }
-
     pub(crate) fn width(&self) -> usize {
         self.numbers.len()
     }

@@ -20,7 +20,7 @@ fn devices_by_copy_time() -> Vec<Device> {
 fn uploads_arrive_in_order() {
     for device in devices_by_copy_time() {
         let mut staging = UploadStaging::new(&device, 64).expect("memory");
-        assert_eq!(staging.bytes(), 128);
+        assert_eq!(device.held(), 128);
         let mut all = device.zeros::<u8>(1000).expect("memory");
         let mut expected = Vec::new();
         for turn in 0..10u8 {
