@@ -10,7 +10,7 @@ use crate::{
 /// Rows of a block.
 const ROWS_OF_BLOCK: usize = 64;
 /// Threads of a block.
-const THREADS: u32 = 128;
+const THREADS: usize = 128;
 /// The most tokens, and the most other tokens, of one comparison.
 const AT_ONCE: usize = 4096;
 

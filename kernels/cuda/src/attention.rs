@@ -11,7 +11,7 @@ const ROWS_OF_BLOCK: usize = 64;
 /// Rows of a block whose warps have twice as many rows, and keys of its tiles.
 const WIDE: (usize, usize) = (128, 48);
 /// Threads of a block.
-const THREADS: u32 = 128;
+const THREADS: usize = 128;
 /// Target number of blocks per multiprocessor: two run at a time and two wait.
 const BLOCKS_EACH: usize = 4;
 /// Key tiles below which a split of the keys is not worth a block of its own.
@@ -24,14 +24,14 @@ pub(crate) fn tile_keys(head_dim: usize) -> usize {
 
 /// Bytes of shared memory that the system reserves for each block. The most that a block may request is this much less
 /// than the multiprocessor has.
-const LOST_TO_BLOCK: u32 = 1024;
+const LOST_TO_BLOCK: usize = 1024;
 
 /// Number of tiles of keys and values in shared memory, and their bytes. Two tiles, so that one is copied while the
 /// other is used, if two blocks still fit on a multiprocessor. Otherwise two blocks with one tile hide more latency:
 /// one block computes while the other copies.
-pub(crate) fn stages(device: &Device, head_dim: usize) -> (u32, u32) {
-    let one = (2 * tile_keys(head_dim) * tile_row_bytes(head_dim)) as u32;
-    let of_multiprocessor = device.facts().shared_bytes + LOST_TO_BLOCK;
+pub(crate) fn stages(device: &Device, head_dim: usize) -> (u32, usize) {
+    let one = 2 * tile_keys(head_dim) * tile_row_bytes(head_dim);
+    let of_multiprocessor = device.facts().shared_bytes as usize + LOST_TO_BLOCK;
     let fits = 2 * (2 * one + LOST_TO_BLOCK) <= of_multiprocessor;
     if fits && device.facts().capability >= 80 {
         (2, 2 * one)
@@ -47,14 +47,14 @@ struct Variant {
     rows: usize,
     keys: usize,
     stages: u32,
-    shared_bytes: u32,
+    shared_bytes: usize,
 }
 
 impl Variant {
     fn new(device: &Device, dim: usize, rows: usize) -> Self {
         let (wide_rows, wide_keys) = WIDE;
-        let wide_bytes = ((4 * wide_keys + wide_rows) * tile_row_bytes(dim)) as u32;
-        let of_multiprocessor = device.facts().shared_bytes + LOST_TO_BLOCK;
+        let wide_bytes = (4 * wide_keys + wide_rows) * tile_row_bytes(dim);
+        let of_multiprocessor = device.facts().shared_bytes as usize + LOST_TO_BLOCK;
         let fits = 2 * (wide_bytes + LOST_TO_BLOCK) <= of_multiprocessor;
         // Heads of 256 have no registers for twice as many rows.
         if rows > ROWS_OF_BLOCK && dim <= 128 && fits && device.facts().capability >= 80 {
@@ -300,8 +300,8 @@ mod tests {
                 let (stages, bytes) = stages(&device, head_dim);
                 let what = format!("sm_{capability}, heads of {head_dim}: {stages} of {bytes}");
                 assert_eq!(stages == 2, two.contains(&head_dim), "{what}");
-                let blocks =
-                    (device.facts().shared_bytes + LOST_TO_BLOCK) / (bytes + LOST_TO_BLOCK);
+                let of_multiprocessor = device.facts().shared_bytes as usize + LOST_TO_BLOCK;
+                let blocks = of_multiprocessor / (bytes + LOST_TO_BLOCK);
                 assert!(capability == 75 || blocks >= 2, "{what}");
             }
         }

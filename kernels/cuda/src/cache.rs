@@ -35,57 +35,52 @@ pub use capacity::LayerCapacity;
 pub use keeping::Keeping;
 pub use step_layer::{StepLayer, StepScratch};
 
-/// Look-up tables of a layer in which several tokens share a row.
+/// Look-up tables of a layer in which several tokens share a row. A clone is a second handle to them.
+#[derive(Clone)]
 struct Tables {
     /// `[kv_heads, capacity]`
     classes: Buffer<u32>,
     /// `[kv_heads, capacity]`
     lengths: Buffer<f32>,
-    /// As `classes` and `lengths`, on the host.
-    host_classes: Vec<u32>,
-    host_lengths: Vec<f32>,
+    capacity: usize,
+}
+
+/// What the host knows of [`Tables`].
+struct HostTables {
+    classes: Vec<u32>,
+    lengths: Vec<f32>,
     /// Entries that the device does not have yet, and perhaps others between them.
     changed: Range<usize>,
-    capacity: usize,
     /// `[kv_heads]`: one more than the largest class in each head's table.
     ends: Vec<usize>,
     /// `[kv_heads]`: last values of [`NewToken::rows`].
     rows: Vec<usize>,
 }
 
-impl Tables {
-    /// A second handle to the same tables, without the host's part.
-    fn share(&self) -> Self {
-        Self {
-            classes: self.classes.share(0..self.classes.len()),
-            lengths: self.lengths.share(0..self.lengths.len()),
-            host_classes: Vec::new(),
-            host_lengths: Vec::new(),
-            changed: 0..0,
-            capacity: self.capacity,
-            ends: Vec::new(),
-            rows: Vec::new(),
-        }
-    }
+/// What the device has of a layer. A clone is a second handle to it.
+#[derive(Clone)]
+pub(crate) struct LayerBuffers {
+    pub(crate) keys: KeptRows,
+    pub(crate) values: KeptRows,
+    /// `[kv_heads]`: first slot of each head.
+    first_rows: Buffer<u32>,
+    /// `[slots]`: the row of each slot; `None` in f16, where they are equal.
+    places: Option<Indices>,
+    /// `[slots]`, if keys are stored before RoPE.
+    pub(crate) ranks: Option<Indices>,
+    tables: Option<Tables>,
+    /// `[kv_heads]`: as the next three a part of `token`, the upload of each token.
+    rows: Buffer<u32>,
+    pub(crate) targets: Buffer<u32>,
+    pub(crate) query_positions: Buffer<u32>,
+    entries: Buffer<u32>,
 }
 
 struct Layer {
-    keys: KeptRows,
-    values: KeptRows,
-    /// `[kv_heads]`: first slot of each head.
-    first_rows: Buffer<u32>,
+    buffers: LayerBuffers,
     /// `[kv_heads]`
     heads: Vec<HeadCapacity>,
-    /// `[slots]`: the row of each slot; `None` in f16, where they are equal.
-    places: Option<Indices>,
-    /// `[slots]`
-    ranks: Option<Indices>,
-    tables: Option<Tables>,
-    /// `[kv_heads]`: a part of `token`, the upload of each token.
-    rows: Buffer<u32>,
-    targets: Buffer<u32>,
-    query_positions: Buffer<u32>,
-    entries: Buffer<u32>,
+    tables: Option<HostTables>,
     /// Wide rows to quantise, and the narrow rows that receive them.
     aged: [Indices; 2],
     /// Length of the last [`NewToken::aged`].
@@ -108,6 +103,7 @@ pub struct NewToken<'a> {
 
 /// The compact KV cache of all layers.
 pub struct GpuCache {
+    /// Counts the cache's own buffers.
     device: Device,
     shape: HeadShape,
     layers: Vec<Layer>,
@@ -163,7 +159,8 @@ impl GpuCache {
     ) -> Result<(), DeviceError> {
         let layer = &mut self.layers[layer];
         let capacity = layer.heads[head];
-        for (rows, store) in [(&mut layer.keys, keys), (&mut layer.values, values)] {
+        let buffers = &mut layer.buffers;
+        for (rows, store) in [(&mut buffers.keys, keys), (&mut buffers.values, values)] {
             let row = |slot: usize| (capacity.row(store.place(head, slot)), slot);
             let mut which: Vec<(usize, usize)> = slots.clone().map(row).collect();
             which.sort_unstable();
@@ -178,7 +175,7 @@ impl GpuCache {
     /// When the store has other slots.
     pub fn write_places(&mut self, layer: usize, store: &RowStore) -> Result<(), DeviceError> {
         let layer = &mut self.layers[layer];
-        let Some(places) = &mut layer.places else {
+        let Some(places) = &mut layer.buffers.places else {
             return Ok(());
         };
         let of_head = |(head, capacity): (usize, &HeadCapacity)| {
@@ -200,7 +197,8 @@ impl GpuCache {
     pub fn write_ranks(&mut self, layer: usize, ranks: &[u32]) -> Result<(), DeviceError> {
         let (reach, highest) = (self.reach, ranks.iter().copied().max().unwrap_or(0));
         assert!((highest as usize) < reach, "rank {highest} of {reach}");
-        let own = self.layers[layer].ranks.as_mut().expect("a ranked layer");
+        let own = &mut self.layers[layer].buffers.ranks;
+        let own = own.as_mut().expect("a ranked layer");
         assert_eq!(ranks.len(), own.len(), "ranks are [slots]");
         own.write(0, ranks)
     }
@@ -225,14 +223,12 @@ impl GpuCache {
                 .map_or(0, |query_positions| query_positions[head]);
             let entries = token.entries.map_or(0, |entries| entries[head]);
             // The position of the query is the rank of the newest row or entry.
-            let ranked = if layer.ranks.is_some() { entries } else { 0 };
+            let ranked = layer.buffers.ranks.as_ref().map_or(0, |_| entries);
             assert!(stand < reach && ranked <= reach, "rank {stand} of {reach}");
-            if let Some(tables) = &mut layer.tables {
-                assert!(
-                    (1..=tables.capacity).contains(&entries),
-                    "{entries} entries of {}",
-                    tables.capacity
-                );
+            if let (Some(tables), Some(own)) = (&mut layer.tables, &layer.buffers.tables) {
+                let capacity = own.capacity;
+                let fits = (1..=capacity).contains(&entries);
+                assert!(fits, "{entries} entries of {capacity}");
                 tables.rows[head] = rows;
             }
             let staged = &mut self.staged[at..];
@@ -246,7 +242,7 @@ impl GpuCache {
             let capacity = layer.heads[head];
             let staged = &mut self.staged[at..];
             // The kernel counts wide rows from the first wide row.
-            staged[AGED * kv_heads + i] = (capacity.row(wide) - layer.keys.narrow) as u32;
+            staged[AGED * kv_heads + i] = (capacity.row(wide) - layer.buffers.keys.narrow) as u32;
             staged[NARROWED * kv_heads + i] = capacity.row(narrow) as u32;
         }
         let aged = &self.staged[at + AGED * kv_heads..at + SENT * kv_heads];
@@ -263,7 +259,7 @@ impl GpuCache {
     /// refers to rows that do not exist.
     pub fn send(&mut self, position: usize) -> Result<(), DeviceError> {
         let reach = self.reach;
-        let ranked = self.layers.iter().all(|layer| layer.ranks.is_some());
+        let ranked = (self.layers.iter()).all(|layer| layer.buffers.ranks.is_some());
         assert!(ranked || position < reach, "position {position} of {reach}");
         for tables in self.layers.iter().filter_map(|layer| layer.tables.as_ref()) {
             for (&end, &rows) in tables.ends.iter().zip(&tables.rows) {
@@ -275,8 +271,9 @@ impl GpuCache {
         self.send_changes()?;
         for layer in &mut self.layers {
             let ([from, to], count) = (&layer.aged, layer.told_aged);
-            self.device.narrow(&mut layer.keys, from, to, count)?;
-            self.device.narrow(&mut layer.values, from, to, count)?;
+            let LayerBuffers { keys, values, .. } = &mut layer.buffers;
+            self.device.narrow(keys, from, to, count)?;
+            self.device.narrow(values, from, to, count)?;
         }
         Ok(())
     }
@@ -290,27 +287,13 @@ impl GpuCache {
         self.reach = reach;
         let last = self.token.len() - 1;
         let copied = 2 * self.shape.kv_heads * self.shape.head_dim;
-        let layer = |(index, layer): (usize, &Layer)| {
-            let rows = layer.keys.rows();
-            let whole = |buffer: &Buffer<u32>| buffer.share(0..buffer.len());
-            StepLayer {
-                shape: self.shape,
-                keys: layer.keys.share(),
-                values: layer.values.share(),
-                first_rows: whole(&layer.first_rows),
-                rows: whole(&layer.rows),
-                targets: whole(&layer.targets),
-                // Every value written to `places` is below `rows`.
-                places: (layer.places.as_ref()).map(|places| Indices::known(places.share(), rows)),
-                ranks: layer.ranks.as_ref().map(Indices::share),
-                query_positions: whole(&layer.query_positions),
-                tables: layer.tables.as_ref().map(Tables::share),
-                entries: whole(&layer.entries),
-                position: self.token.share(last..last + 1),
-                copies: copies.map(|all| all.share(index * copied..(index + 1) * copied)),
-                capacity: layer.heads.iter().map(|head| head.capacity).max(),
-                reach,
-            }
+        let layer = |(index, layer): (usize, &Layer)| StepLayer {
+            shape: self.shape,
+            buffers: layer.buffers.clone(),
+            position: self.token.share(last..last + 1),
+            copies: copies.map(|all| all.share(index * copied..(index + 1) * copied)),
+            capacity: layer.heads.iter().map(|head| head.capacity).max(),
+            reach,
         };
         self.layers.iter().enumerate().map(layer).collect()
     }

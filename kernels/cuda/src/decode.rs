@@ -132,7 +132,7 @@ impl DecodeScratch {
             [self.splits, shape.kv_heads, blocks_of_group],
             tile_keys(shape.head_dim) / 16 * 32,
             shared_bytes,
-        }
+        )
     }
 }
 
@@ -156,8 +156,7 @@ struct Parameters {
     kv_heads: u32,
     narrow: u32,
     stride: u32,
-    rope_dim: u32,
-    neighbours: u32,
+    pairs: [u32; 2],
     stages: u32,
     scale: ScaleParameters,
     arrived: Address,
@@ -296,8 +295,7 @@ impl DecodeAttention<'_> {
             kv_heads: self.shape.kv_heads as u32,
             narrow: self.keys.narrow as u32,
             stride: output.stride(heads) as u32,
-            rope_dim: rope.map_or(0, |r| r.angles.rope_dim as u32),
-            neighbours: rope.map_or(0, |r| r.angles.neighbours()),
+            pairs,
             stages: 1,
             scale: self.scale.into(),
             arrived: scratch.arrived.address(),

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use half::f16;
 
@@ -101,7 +102,7 @@ impl Device {
                 bytes,
                 held: held as u64,
                 space,
-                driver: self.driver.clone(),
+                device: self.clone(),
             }),
             of: PhantomData,
         })
@@ -171,7 +172,7 @@ pub(crate) struct Memory {
     /// What [`Device::held`] counts.
     held: u64,
     space: MemorySpace,
-    driver: Arc<dyn Driver>,
+    device: Device,
 }
 
 impl Drop for Memory {
@@ -181,8 +182,8 @@ impl Drop for Memory {
         // SAFETY: allocated in this space with this length, and no buffer shares it any more.
         unsafe {
             match self.space {
-                MemorySpace::Device => self.driver.free(self.address, self.bytes),
-                MemorySpace::Host => self.driver.free_on_host(self.address, self.bytes),
+                MemorySpace::Device => driver.free(self.address, self.bytes),
+                MemorySpace::Host => driver.free_on_host(self.address, self.bytes),
             }
         }
     }
@@ -194,6 +195,13 @@ pub struct Buffer<T: Number> {
     length: usize,
     memory: Arc<Memory>,
     of: PhantomData<T>,
+}
+
+/// A second handle to the same memory.
+impl<T: Number> Clone for Buffer<T> {
+    fn clone(&self) -> Self {
+        self.share(0..self.length)
+    }
 }
 
 impl<T: Number> Buffer<T> {
@@ -240,7 +248,7 @@ impl<T: Number> Buffer<T> {
     }
 
     pub(crate) fn driver(&self) -> &dyn Driver {
-        &*self.memory.driver
+        self.memory.device.driver()
     }
 
     /// A second buffer over `range` of this one. Both see each other's writes, in submission order.

@@ -37,9 +37,9 @@ pub const MOST_BLOCKS: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 impl Geometry {
     pub(crate) fn new(blocks: [usize; 3], threads: usize, shared_bytes: usize) -> Self {
         Self {
-            grid: [rows.div_ceil(4) as u32, 1, 1],
-            block: [128, 1, 1],
-            shared_bytes: 0,
+            grid: blocks.map(|blocks| blocks as u32),
+            block: [threads as u32, 1, 1],
+            shared_bytes: shared_bytes as u32,
         }
     }
 

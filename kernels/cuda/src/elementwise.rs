@@ -113,8 +113,7 @@ struct HeadsParameters {
     heads: u32,
     dim: u32,
     first: u32,
-    rope_dim: u32,
-    neighbours: u32,
+    pairs: [u32; 2],
     eps: f32,
 }
 
@@ -133,8 +132,7 @@ struct UnrotateParameters {
     angles: [Address; 2],
     capacity: u32,
     dim: u32,
-    rope_dim: u32,
-    neighbours: u32,
+    pairs: [u32; 2],
 }
 
 /// `device/elementwise.cu`.
@@ -161,7 +159,7 @@ struct SumParameters {
 }
 
 /// Threads of a block.
-const THREADS: u32 = 256;
+const THREADS: usize = 256;
 
 /// Activation of a feed-forward layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -304,8 +302,7 @@ impl Device {
             heads: heads as u32,
             dim: dim as u32,
             first: first as u32,
-            rope_dim: task.angles.map_or(0, |a| a.rope_dim as u32),
-            neighbours: task.angles.map_or(0, |a| a.neighbours()),
+            pairs,
             eps: task.norm.map_or(0.0, |norm| norm.eps),
         };
         let geometry = Geometry::new(

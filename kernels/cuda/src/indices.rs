@@ -3,7 +3,8 @@
 
 use crate::{Buffer, Device, DeviceError};
 
-/// Rows, positions, heads or slots that a kernel uses as indices.
+/// Rows, positions, heads or slots that a kernel uses as indices. A clone is a second handle to them.
+#[derive(Clone)]
 pub struct Indices {
     buffer: Buffer<u32>,
     /// One more than the largest value ever written.
@@ -52,12 +53,11 @@ impl Indices {
 
     /// The same buffer, with the bound of `numbers`, which it will hold when a kernel reads it.
     pub(crate) fn with_bound_of(&self, numbers: &[u32]) -> Self {
-        Self::known(self.share(), end(numbers))
+        Self::known(self.buffer.clone(), end(numbers))
     }
 
-    /// A second handle to the buffer.
-    pub(crate) fn share(&self) -> Buffer<u32> {
-        self.buffer.share(0..self.buffer.len())
+    pub(crate) fn buffer(&self) -> &Buffer<u32> {
+        &self.buffer
     }
 
     pub(crate) fn address(&self) -> crate::driver::Address {

@@ -31,8 +31,7 @@ struct KeepParameters {
     slots: u32,
     capacity: u32,
     dim: u32,
-    rope_dim: u32,
-    neighbours: u32,
+    pairs: [u32; 2],
     narrow: u32,
     turned: u32,
     kind: u32,
@@ -47,12 +46,8 @@ impl KeepParameters {
             scales,
             wide,
             slots: slots as u32,
-            capacity: 0,
             dim: target.head_dim() as u32,
-            rope_dim: 0,
-            neighbours: 0,
             narrow: target.narrow as u32,
-            turned: 0,
             kind: target.kind.number(),
             ..Self::default()
         }
@@ -102,8 +97,7 @@ impl Device {
             heads: kept.heads.address(),
             angles,
             capacity: source.capacity() as u32,
-            rope_dim: unrotated.map_or(0, |a| a.rope_dim as u32),
-            neighbours: unrotated.map_or(0, |a| a.neighbours()),
+            pairs,
             ..KeepParameters::for_target(target, slots)
         };
         // SAFETY: lengths and the largest indices were checked.

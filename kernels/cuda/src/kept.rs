@@ -106,7 +106,8 @@ impl RowKind {
     }
 }
 
-/// Keys or values of a compact KV cache: the rows of all heads.
+/// Keys or values of a compact KV cache: the rows of all heads. A clone is a second handle to them.
+#[derive(Clone)]
 pub struct KeptRows {
     pub(crate) kind: RowKind,
     /// `[narrow, number_bytes]`
@@ -156,18 +157,6 @@ impl KeptRows {
             narrow,
             head_dim,
         })
-    }
-
-    /// A second handle to the same rows.
-    pub(crate) fn share(&self) -> Self {
-        Self {
-            kind: self.kind,
-            numbers: self.numbers.share(0..self.numbers.len()),
-            scales: self.scales.share(0..self.scales.len()),
-            wide: self.wide.share(0..self.wide.len()),
-            narrow: self.narrow,
-            head_dim: self.head_dim,
-        }
     }
 
     /// Elements of a row.

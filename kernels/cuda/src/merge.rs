@@ -34,8 +34,7 @@ struct MergeParameters {
     classes: u32,
     capacity: u32,
     dim: u32,
-    rope_dim: u32,
-    neighbours: u32,
+    pairs: [u32; 2],
 }
 
 /// What a class's row is computed from.
@@ -171,8 +170,7 @@ impl Device {
             lengths,
             angles,
             numbers: target.numbers().address(),
-            rope_dim: angles.map_or(0, |a| a.rope_dim as u32),
-            neighbours: angles.map_or(0, Angles::neighbours),
+            pairs,
             ..merging.parameters(source)
         };
         // SAFETY: the target fits all classes, and the angles cover all positions.

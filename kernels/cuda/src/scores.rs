@@ -98,10 +98,6 @@ impl Scores<'_> {
         Parameters {
             queries: self.queries.address(),
             keys: self.keys.data.address(),
-            log_sum_exp: 0,
-            row_weights: 0,
-            sums: 0,
-            marks: 0,
             rows: self.rows as u32,
             first: first as u32,
             q_heads: self.shape.q_heads as u32,
@@ -111,11 +107,8 @@ impl Scores<'_> {
                 Normalise::All => self.tokens as u32,
                 Normalise::Prefix => first as u32,
             },
-            begin: 0,
             end: self.tokens as u32,
             stride: self.tokens as u32,
-            add: 0,
-            words: 0,
             row_weight: 1.0,
             scale: self.scale.into(),
             ..Parameters::default()

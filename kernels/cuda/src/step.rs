@@ -13,7 +13,7 @@ pub(crate) use inputs::InputsParameters;
 use inputs::RUN;
 pub use inputs::RowInputs;
 
-use crate::{Activation, Angles, Buffer, Device, DeviceError, KeptRows, RmsNorm, Weights};
+use crate::{Activation, Angles, Buffer, Device, DeviceError, RmsNorm, StepLayer, Weights};
 
 /// The most numbers that [`Device::largest`] returns.
 pub const MOST_CANDIDATES: usize = 64;
@@ -35,15 +35,6 @@ struct MatrixParameters {
 }
 
 impl MatrixParameters {
-    const NONE: Self = Self {
-        blocks: 0,
-        bias: 0,
-        out: 0,
-        row_bytes: 0,
-        rows: 0,
-        kind: 0,
-    };
-
     fn new(weights: &Weights, bias: Address, out: Address) -> Self {
         let (kind, _) = kernel_kind(weights);
         Self {
@@ -162,8 +153,7 @@ struct HeadsParameters {
     q_heads: u32,
     kv_heads: u32,
     dim: u32,
-    rope_dim: u32,
-    neighbours: u32,
+    pairs: [u32; 2],
     narrow: u32,
     kind: u32,
     eps: f32,
@@ -201,22 +191,6 @@ pub struct StepHeads<'a> {
     pub eps: f32,
     /// RoPE, if the layer has it.
     pub angles: Option<Angles<'a>>,
-}
-
-/// Target of one row's keys and values of [`StepHeads`].
-pub(crate) struct StepTarget<'a> {
-    pub(crate) keys: &'a KeptRows,
-    pub(crate) values: &'a KeptRows,
-    /// `[kv_heads]`: rows of the cache, on the device.
-    pub(crate) targets: &'a Buffer<u32>,
-    /// `[1]`: position of the row, on the device.
-    pub(crate) position: &'a Buffer<u32>,
-    /// `[kv_heads]`: positions of the queries of each group, on the device, if keys are stored before RoPE.
-    pub(crate) ranks: Option<&'a Buffer<u32>>,
-    /// `[2, kv_heads, dim]`: receives a copy of the new keys and values.
-    pub(crate) copies: Option<&'a Buffer<f16>>,
-    /// Upper bound (exclusive) of positions.
-    pub(crate) reach: usize,
 }
 
 /// Scratch of [`Device::largest`].
@@ -412,9 +386,10 @@ impl Device {
     pub(crate) unsafe fn step_heads(
         &self,
         heads: &StepHeads<'_>,
-        target: &StepTarget<'_>,
+        layer: &StepLayer,
         queries: &mut Buffer<f16>,
     ) -> Result<(), DeviceError> {
+        let target = &layer.buffers;
         let dim = target.keys.head_dim();
         let (q_heads, kv_heads) = (heads.q.len() / dim, heads.k.len() / dim);
         let norms = [heads.q_norm, heads.k_norm];
@@ -425,11 +400,9 @@ impl Device {
                 && queries.len() >= q_heads * dim
                 && target.values.head_dim() == dim
                 && target.targets.len() >= kv_heads
-                && !target.position.is_empty()
-                && target.ranks.is_none_or(|ranks| ranks.len() >= kv_heads)
-                && target
-                    .copies
-                    .is_none_or(|copies| copies.len() >= 2 * kv_heads * dim)
+                && target.query_positions.len() >= kv_heads
+                && !layer.position.is_empty()
+                && (layer.copies.as_ref()).is_none_or(|copies| copies.len() >= 2 * kv_heads * dim)
                 && norms.iter().flatten().all(|norm| norm.len() == dim),
             "q and queries are [q_heads, dim {dim}], k and v [kv_heads, dim]"
         );
@@ -439,7 +412,7 @@ impl Device {
             "keys and values are of one kind"
         );
         if let Some(angles) = &heads.angles {
-            angles.check(target.reach, dim);
+            angles.check(layer.reach, dim);
         }
         let angles = heads.angles.as_ref();
         let (tables, pairs) = Angles::parameters(angles);
@@ -452,17 +425,19 @@ impl Device {
             angles: tables,
             position: layer.position.address(),
             // Without RoPE, keys are the same before and after it.
-            ranks: (target.ranks.filter(|_| angles.is_some())).map_or(0, Buffer::address),
+            ranks: match (&target.ranks, angles) {
+                (Some(_), Some(_)) => target.query_positions.address(),
+                _ => 0,
+            },
             targets: target.targets.address(),
             queries: queries.address(),
-            copies: target.copies.map_or(0, Buffer::address),
+            copies: layer.copies.as_ref().map_or(0, Buffer::address),
             keys: target.keys.parameters(),
             values: target.values.parameters(),
             q_heads: q_heads as u32,
             kv_heads: kv_heads as u32,
             dim: dim as u32,
-            rope_dim: angles.map_or(0, |a| a.rope_dim as u32),
-            neighbours: angles.map_or(0, |a| a.neighbours()),
+            pairs,
             narrow: target.keys.narrow as u32,
             kind: target.keys.kind.number(),
             eps: heads.eps,

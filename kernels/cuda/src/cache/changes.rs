@@ -6,7 +6,7 @@ use std::ops::Range;
 use half::f16;
 use kept_kernels::{CacheType, RowStore};
 
-use super::{GpuCache, Layer, Tables};
+use super::{GpuCache, HostTables, Layer, LayerBuffers, Tables};
 use crate::{Buffer, Device, DeviceError, Indices, Kept, LayerRows};
 
 /// Rows per upload.
@@ -76,7 +76,8 @@ impl ChangedRows {
             let end = of_layer.iter().map(|row| row.1 + 1).max().unwrap_or(0);
             let targets = Indices::known(self.targets.share(rows.clone()), end as usize);
             let positions = Indices::known(self.constants.share(rows.clone()), rows.end);
-            for (head, kept) in [&mut layer.keys, &mut layer.values].into_iter().enumerate() {
+            let LayerBuffers { keys, values, .. } = &mut layer.buffers;
+            for (head, kept) in [keys, values].into_iter().enumerate() {
                 let own = (1 + head) * AT_ONCE..(1 + head) * AT_ONCE + rows.len();
                 let which = Kept {
                     positions: &positions,
@@ -106,11 +107,11 @@ fn copy_row(store: &RowStore, head: usize, slot: usize, to: &mut [f16]) {
 
 impl Tables {
     /// Uploads the entries that changed since the last call.
-    pub(super) fn send(&mut self) -> Result<(), DeviceError> {
-        let Range { start, end } = std::mem::take(&mut self.changed);
+    fn send(&mut self, host: &mut HostTables) -> Result<(), DeviceError> {
+        let Range { start, end } = std::mem::take(&mut host.changed);
         if start < end {
-            self.classes.write(start, &self.host_classes[start..end])?;
-            self.lengths.write(start, &self.host_lengths[start..end])?;
+            self.classes.write(start, &host.classes[start..end])?;
+            self.lengths.write(start, &host.lengths[start..end])?;
         }
         Ok(())
     }
@@ -161,23 +162,23 @@ impl GpuCache {
         classes: &[u32],
         lengths: &[f32],
     ) {
-        let tables = self.layers[layer].tables.as_mut();
-        let tables = tables.expect("a layer with a table");
+        let layer = &mut self.layers[layer];
+        let tables = layer.tables.as_mut().expect("a layer with a table");
+        let capacity = (layer.buffers.tables.as_ref()).map_or(0, |tables| tables.capacity);
         assert!(
-            classes.len() == lengths.len() && first + classes.len() <= tables.capacity,
-            "{} entries from {first} on, of {}",
+            classes.len() == lengths.len() && first + classes.len() <= capacity,
+            "{} entries from {first} on, of {capacity}",
             classes.len(),
-            tables.capacity
         );
         let end = classes.iter().max().map_or(0, |&most| most as usize + 1);
         tables.ends[head] = match first {
             0 => end,
             _ => tables.ends[head].max(end),
         };
-        let at = head * tables.capacity + first;
+        let at = head * capacity + first;
         let own = at..at + classes.len();
-        tables.host_classes[own.clone()].copy_from_slice(classes);
-        tables.host_lengths[own.clone()].copy_from_slice(lengths);
+        tables.classes[own.clone()].copy_from_slice(classes);
+        tables.lengths[own.clone()].copy_from_slice(lengths);
         tables.changed = match tables.changed.is_empty() {
             true => own,
             false => tables.changed.start.min(own.start)..tables.changed.end.max(own.end),
@@ -189,10 +190,8 @@ impl GpuCache {
         if let Some(changed) = &mut self.changed {
             changed.send(&self.device, &mut self.layers)?;
         }
-        let mut tables = self
-            .layers
-            .iter_mut()
-            .filter_map(|layer| layer.tables.as_mut());
-        tables.try_for_each(Tables::send)
+        let layers = self.layers.iter_mut();
+        let mut tables = layers.filter_map(|l| l.buffers.tables.as_mut().zip(l.tables.as_mut()));
+        tables.try_for_each(|(tables, host)| tables.send(host))
     }
 }

@@ -3,7 +3,10 @@
 use kept_kernels::{HeadShape, RowStore};
 
 use super::capacity::HeadCapacity;
-use super::{AGED, ENTRIES, GpuCache, Layer, NARROWED, ROWS, SENT, STANDS, TARGETS, Tables};
+use super::{
+    AGED, ENTRIES, GpuCache, HostTables, Layer, LayerBuffers, NARROWED, ROWS, SENT, STANDS,
+    TARGETS, Tables,
+};
 use crate::{
     Buffer, Device, DeviceError, Indices, Kept, KeptRows, LayerCapacity, LayerRows, RowKind,
 };
@@ -58,13 +61,13 @@ impl GpuCache {
         let device = device.counting();
         let sent = layers * SENT * shape.kv_heads + 1;
         Ok(Self {
-            device: device.clone(),
+            token: device.zeros(sent)?,
+            device,
             shape,
             layers: Vec::with_capacity(layers),
             staged: vec![0; sent],
             changed: None,
             reach: 0,
-            token: device.zeros(sent)?,
         })
     }
 
@@ -94,36 +97,37 @@ impl GpuCache {
             Ok(Tables {
                 classes: device.zeros(kv_heads * entries)?,
                 lengths: device.zeros(kv_heads * entries)?,
-                host_classes: vec![0; kv_heads * entries],
-                host_lengths: vec![0.0; kv_heads * entries],
-                changed: 0..0,
                 capacity: entries,
-                ends: vec![0; kv_heads],
-                rows: vec![0; kv_heads],
             })
         };
-        let added = Layer {
+        let host_tables = |entries: usize| HostTables {
+            classes: vec![0; kv_heads * entries],
+            lengths: vec![0.0; kv_heads * entries],
+            changed: 0..0,
+            ends: vec![0; kv_heads],
+            rows: vec![0; kv_heads],
+        };
+        let entries = (capacity.entries > 0).then_some(capacity.entries);
+        let buffers = LayerBuffers {
             keys: store()?,
             values: store()?,
             first_rows: device.copy_of(&first_rows)?,
-            heads,
             places: match capacity.kind {
                 RowKind::F16 => None,
-                RowKind::Q8_0 | RowKind::Q4_0 => Some(Indices::zeros(device, slots)?),
+                // Every value that is written is a row.
+                RowKind::Q8_0 | RowKind::Q4_0 => Some(Indices::known(device.zeros(slots)?, slots)),
             },
-            ranks: if capacity.ranked {
-                Some(Indices::zeros(device, slots)?)
-            } else {
-                None
-            },
-            tables: match capacity.entries {
-                0 => None,
-                entries => Some(tables(entries)?),
-            },
+            ranks: (capacity.ranked.then(|| Indices::zeros(device, slots))).transpose()?,
+            tables: entries.map(tables).transpose()?,
             rows: part(ROWS),
             targets: part(TARGETS),
             query_positions: part(STANDS),
             entries: part(ENTRIES),
+        };
+        let added = Layer {
+            buffers,
+            heads,
+            tables: entries.map(host_tables),
             aged: [
                 Indices::known(part(AGED), 0),
                 Indices::known(part(NARROWED), 0),
@@ -169,8 +173,10 @@ impl GpuCache {
                 targets: Some(targets),
                 slots: some.len(),
             };
-            self.device.keep(keys, &which, None, &mut layer.keys)?;
-            self.device.keep(values, &which, None, &mut layer.values)?;
+            let buffers = &mut layer.buffers;
+            self.device.keep(keys, &which, None, &mut buffers.keys)?;
+            self.device
+                .keep(values, &which, None, &mut buffers.values)?;
         }
     }
 }
@@ -236,8 +242,8 @@ mod tests {
             let mut cache = GpuCache::without_rows(device, SHAPE, 1).expect("memory");
             assert_eq!(cache.add_layer(&self.capacity).expect("memory"), 0);
             let layer = &mut cache.layers[0];
-            layer.keys.clear();
-            layer.values.clear();
+            layer.buffers.keys.clear();
+            layer.buffers.values.clear();
             cache
         }
     }
@@ -308,8 +314,8 @@ mod tests {
                     .expect("written");
             }
             let (found, expected) = (&found.layers[0], &expected.layers[0]);
-            assert_same(&found.keys, &expected.keys, kind);
-            assert_same(&found.values, &expected.values, kind);
+            assert_same(&found.buffers.keys, &expected.buffers.keys, kind);
+            assert_same(&found.buffers.values, &expected.buffers.values, kind);
         }
     }
 }

@@ -3,37 +3,25 @@
 use half::f16;
 use kept_kernels::{HeadShape, Scale};
 
-use super::Tables;
-use crate::step::StepTarget;
+use super::LayerBuffers;
 use crate::{
     Angles, Buffer, ClassAttention, ClassScratch, DecodeAttention, DecodeOutput, DecodeScratch,
-    Device, DeviceError, Indices, KeptRows, Ranks, StepHeads,
+    Device, DeviceError, Indices, Ranks, StepHeads,
 };
 
 /// A layer of a cache in a captured step. Values that differ between tokens go through [`GpuCache`](crate::GpuCache),
 /// which checks them.
 pub struct StepLayer {
     pub(super) shape: HeadShape,
-    pub(super) keys: KeptRows,
-    pub(super) values: KeptRows,
-    pub(super) first_rows: Buffer<u32>,
-    pub(super) rows: Buffer<u32>,
-    pub(super) targets: Buffer<u32>,
-    pub(super) places: Option<Indices>,
-    /// `[slots]`, if keys are stored before RoPE
-    pub(super) ranks: Option<Buffer<u32>>,
-    /// `[kv_heads]`
-    pub(super) query_positions: Buffer<u32>,
-    pub(super) tables: Option<Tables>,
-    /// `[kv_heads]`
-    pub(super) entries: Buffer<u32>,
-    /// `[1]`
-    pub(super) position: Buffer<u32>,
+    pub(crate) buffers: LayerBuffers,
+    /// `[1]`: position of the token.
+    pub(crate) position: Buffer<u32>,
     /// `[2, kv_heads, head_dim]`, if the host needs the new rows
-    pub(super) copies: Option<Buffer<f16>>,
+    pub(crate) copies: Option<Buffer<f16>>,
     /// Slots of the largest head.
     pub(super) capacity: Option<usize>,
-    pub(super) reach: usize,
+    /// Upper bound (exclusive) of positions and ranks.
+    pub(crate) reach: usize,
 }
 
 /// Scratch of [`StepLayer::attend`], for all layers.
@@ -76,17 +64,8 @@ impl StepLayer {
             heads.q.len() == q_heads * dim && heads.k.len() == kv_heads * dim,
             "q is [q_heads {q_heads}, head_dim {dim}], k [kv_heads {kv_heads}, head_dim]"
         );
-        let target = StepTarget {
-            keys: &self.keys,
-            values: &self.values,
-            targets: &self.targets,
-            position: &self.position,
-            ranks: self.ranks.is_some().then_some(&self.query_positions),
-            copies: self.copies.as_ref(),
-            reach: self.reach,
-        };
         // SAFETY: targets and positions were checked when they were staged.
-        unsafe { device.step_heads(heads, &target, queries) }
+        unsafe { device.step_heads(heads, self, queries) }
     }
 
     /// Attention of `queries` over the rows, or over the entries of a layer with tables. `angles` are those of the
@@ -110,40 +89,41 @@ impl StepLayer {
             self.capacity
         );
         // Other keys are rotated when they are written.
-        let angles = angles.filter(|_| self.ranks.is_some());
+        let buffers = &self.buffers;
+        let angles = angles.filter(|_| buffers.ranks.is_some());
         if let Some(angles) = &angles {
             angles.check(self.reach, self.shape.head_dim);
         }
-        if let Some(tables) = &self.tables {
+        if let Some(tables) = &buffers.tables {
             let scratch = (scratch.classes.as_mut()).expect("a scratch for layers with tables");
             let task = ClassAttention {
                 shape: self.shape,
                 scale,
                 queries,
-                keys: &self.keys,
-                values: &self.values,
-                first_rows: &self.first_rows,
-                rows: &self.rows,
+                keys: &buffers.keys,
+                values: &buffers.values,
+                first_rows: &buffers.first_rows,
+                rows: &buffers.rows,
                 classes: &tables.classes,
                 lengths: &tables.lengths,
-                entries: &self.entries,
+                entries: &buffers.entries,
                 capacity: tables.capacity,
                 angles,
             };
             // SAFETY: rows, entries and classes were checked when they were staged and sent.
             return unsafe { device.class_attention(&task, scratch, output) };
         }
-        let ranks =
-            (self.ranks.as_ref().zip(angles)).map(|(ranks, angles)| Ranks { ranks, angles });
+        let ranks = buffers.ranks.as_ref().map(Indices::buffer).zip(angles);
+        let ranks = ranks.map(|(ranks, angles)| Ranks { ranks, angles });
         let task = DecodeAttention {
             shape: self.shape,
             scale,
             queries,
-            keys: &self.keys,
-            values: &self.values,
-            first_rows: &self.first_rows,
-            rows: &self.rows,
-            places: self.places.as_ref(),
+            keys: &buffers.keys,
+            values: &buffers.values,
+            first_rows: &buffers.first_rows,
+            rows: &buffers.rows,
+            places: buffers.places.as_ref(),
             ranks,
         };
         // SAFETY: rows and ranks were checked when they were staged.

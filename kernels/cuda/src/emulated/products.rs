@@ -4,7 +4,7 @@ use candle_core::quantized::GgmlDType;
 use kept_kernels::WeightType;
 use kept_kernels::mapped::{MappedFile, MappedMatrix};
 
-use super::{Emulated, failed};
+use super::Emulated;
 use crate::DeviceError;
 use crate::candle_takes;
 use crate::driver::{Address, Driver, FEW, Inputs, PRODUCT_KINDS, Product, Products};
