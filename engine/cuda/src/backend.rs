@@ -12,7 +12,7 @@ use kept_engine::{CompactCache, EngineError, GpuRates, MemoryLedger, StreamPlan}
 use kept_kernels::{CacheType, PackedRows};
 use kept_models::{Model, RopeTable};
 
-use crate::decode::{self, DecodePlan};
+use crate::decode::{CudaDecoder, DecodePlan};
 use crate::gpus::rates_of;
 use crate::host_rows::{self, StagedAttention, StagedLayer};
 use crate::model::GpuModel;
@@ -124,7 +124,9 @@ impl<'m> Backend<'m> for Cuda<'m> {
         rope: &'m RopeTable,
         observes: bool,
     ) -> Result<Box<dyn DecodeBackend + 'm>, EngineError> {
-        decode::decoder(self.gpu, self.model, rope, cache, observes)
+        let plan = DecodePlan::for_cache(cache, observes)?;
+        let decoder = CudaDecoder::new(self.gpu, self.model, rope, cache, &plan)?;
+        Ok(Box::new(decoder))
     }
 
     fn host_layer(&self, layer: usize, rows: usize) -> Box<dyn HostLayer + 'm> {

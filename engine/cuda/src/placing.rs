@@ -3,35 +3,12 @@
 use kept_cuda::DeviceError;
 use kept_engine::backend::{CHUNK, PrefillPlan, WIDE_CHUNKS};
 
-/// Placement of the movable parts of a prefill.
-#[derive(Clone, Copy)]
-struct Placement {
-    rows_on_gpu: bool,
-    residual_on_host: bool,
-}
+/// Whether kept rows are on the GPU, and whether the residual stream is on the host.
+type Placement = (bool, bool);
 
 /// In order of preference: a residual stream on the host is copied while the GPU computes; kept rows on the host are
 /// downloaded layer by layer and uploaded again for decoding.
-const PLACEMENTS: [Placement; 4] = [
-    Placement::new(true, false),
-    Placement::new(true, true),
-    Placement::new(false, false),
-    Placement::new(false, true),
-];
-
-impl Placement {
-    const fn new(rows_on_gpu: bool, residual_on_host: bool) -> Self {
-        Self {
-            rows_on_gpu,
-            residual_on_host,
-        }
-    }
-
-    fn apply(self, plan: &mut PrefillPlan) {
-        plan.rows_on_gpu = self.rows_on_gpu;
-        plan.residual_on_host = self.residual_on_host;
-    }
-}
+const PLACEMENTS: [Placement; 4] = [(true, false), (true, true), (false, false), (false, true)];
 
 /// Chunks to try, the widest first: those of [`WIDE_CHUNKS`] if the plan has the usual one, otherwise the plan's.
 fn chunks(plan: &PrefillPlan) -> Vec<usize> {
@@ -51,10 +28,10 @@ pub(super) fn place(
     let chunks = chunks(plan);
     let mut least: Option<(u64, Placement, usize)> = None;
     for placement in PLACEMENTS {
-        if placement.rows_on_gpu && !may_stay {
+        if placement.0 && !may_stay {
             continue;
         }
-        placement.apply(plan);
+        (plan.rows_on_gpu, plan.residual_on_host) = placement;
         for &chunk in &chunks {
             plan.chunk = chunk;
             let bytes = bytes(plan)?;
@@ -67,7 +44,7 @@ pub(super) fn place(
         }
     }
     if let Some((_, placement, chunk)) = least {
-        placement.apply(plan);
+        (plan.rows_on_gpu, plan.residual_on_host) = placement;
         plan.chunk = chunk;
     }
     Ok(())

@@ -19,8 +19,8 @@ use std::time::Duration;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_cuda::{
-    AttentionScratch, Buffer, Device, DeviceError, LayerCapacity, LayerRows, QuerySums, Readback,
-    ScoresScratch, UploadStaging,
+    AttentionScratch, Buffer, Device, DeviceError, GpuCache, Keeping, LayerCapacity, LayerRows,
+    QuerySums, Readback, ScoresScratch, UploadStaging,
 };
 use kept_engine::backend::{
     Chunk, DeviceRows, HostBuffers, HostView, Keep, LastRows, LayerRowsAccess, Measurements,
@@ -33,9 +33,9 @@ use kept_models::{Model, RopeTable};
 use kept_policies::{Future, Softmax};
 
 use crate::decode::DecodePlan;
-use crate::host_rows;
+use crate::host_rows::{self, StagedLayer};
 use crate::model::{GpuModel, GpuPass, GpuRope, attention_scale};
-use kept::RowDestination;
+use kept::ToHost;
 use on_host::OnHost;
 use residual::Residual;
 pub(super) use transfer::transfer_bytes;
@@ -88,8 +88,10 @@ pub(super) struct CudaPrefill<'a> {
     staging: Option<UploadStaging>,
     /// Downloads rows for a vault that is written.
     writeback: Option<VaultWriteback>,
-    /// Kept rows.
-    kept: RowDestination,
+    /// Kept rows that stay on the device, and what copies them.
+    to_cache: Option<(GpuCache, Keeping)>,
+    /// What downloads kept rows, if the host does more than copy them.
+    to_host: Option<ToHost>,
     /// Sums over queries before RoPE, one for each distinct request.
     query_sums: Vec<(Future, QuerySums)>,
     /// Scratch for computations on rows, if a method needs them.
@@ -203,7 +205,12 @@ impl<'a> CudaPrefill<'a> {
             writeback: (first.vault_rows)
                 .map(|kind| VaultWriteback::new(device, kind, heads, first.chunk))
                 .transpose()?,
-            kept: RowDestination::new(device, heads, plans)?,
+            to_cache: (first.rows_on_gpu)
+                .then(|| kept::cache_of(device, heads, first))
+                .transpose()?,
+            to_host: (!first.rows_on_gpu)
+                .then(|| ToHost::new(device, heads, plans))
+                .transpose()?,
             query_sums: observing::query_sums(device, heads, needs().filter_map(|n| n.future))?,
             asked: asked::Scratch::new(device, plans, n, heads.head_dim)?,
             row_readback: Readback::new(device, Readback::<f16>::PIECE.min(n * heads.head_dim))?,
@@ -259,7 +266,7 @@ impl PrefillBackend for CudaPrefill<'_> {
 
     fn prepare(&mut self, layer: usize, at_once: usize, _few: bool) {
         if let Some(on_host) = &mut self.on_host {
-            on_host.prepare(layer, at_once);
+            on_host.layer = StagedLayer::new(self.gpu, self.model, layer, at_once);
         }
     }
 
@@ -324,7 +331,11 @@ impl PrefillBackend for CudaPrefill<'_> {
     fn on_host(&mut self, rows: usize) -> Result<HostView<'_>, EngineError> {
         self.download_rows(rows)?;
         let on_host = self.on_host.as_mut().expect("a reconstruction");
-        Ok(on_host.view(&mut self.buffers))
+        Ok(HostView {
+            layer: &mut on_host.layer,
+            attention: &mut on_host.attention,
+            buffers: &mut self.buffers,
+        })
     }
 
     fn observe(
@@ -396,16 +407,15 @@ impl PrefillBackend for CudaPrefill<'_> {
 
     fn end(mut self: Box<Self>, rows: Range<usize>) -> Result<PrefillEnd, EngineError> {
         let on_host = self.on_host.as_ref().map_or(0, |on_host| on_host.bytes);
+        let cache = self.to_cache.take().map(|(cache, _)| cache);
+        let kept = cache.as_ref().map_or(0, GpuCache::bytes);
         Ok(PrefillEnd {
             memory: PrefillMemory {
                 layer_kv: self.buffers.row_bytes(),
                 activations: self.buffers.bytes(),
                 device: self.gpu.bytes() + self.counting.held() + kept + on_host,
             },
-            cache: self
-                .kept
-                .take_cache()
-                .map(|cache| Box::new(cache) as DeviceRows),
+            cache: cache.map(|cache| Box::new(cache) as DeviceRows),
             residual: self.residual.read(rows)?,
         })
     }

@@ -107,8 +107,9 @@ enum Step {
 }
 
 /// The GPU cache and all device buffers of the decode loop.
-pub(super) struct CudaDecoder<'m> {
+pub(crate) struct CudaDecoder<'m> {
     model: &'m Model,
+    /// Counts all buffers but the rows.
     device: Device,
     rows: GpuCache,
     slot_table: SlotTable,
@@ -131,7 +132,6 @@ pub(super) struct CudaDecoder<'m> {
     /// Number of most likely tokens that the last step selected.
     most: Option<usize>,
     q_heads: usize,
-    bytes: u64,
 }
 
 /// The rows that an earlier prefill or answer left on the GPU.
@@ -149,7 +149,7 @@ fn most_attended(outcome: &[u32], head: usize) -> (f32, usize) {
 impl<'m> CudaDecoder<'m> {
     /// Prepares decoding with `gpu_plan` over `cache`: takes over the rows that are on the GPU, or uploads
     /// the host's rows.
-    pub(super) fn new(
+    pub(crate) fn new(
         gpu: &Arc<GpuModel>,
         model: &'m Model,
         rope: &RopeTable,
@@ -199,7 +199,6 @@ impl<'m> CudaDecoder<'m> {
             rows.prepare_changes()?;
         }
         let outcome = 2 * (MOST_CANDIDATES + layers * shape.q_heads);
-        let whole = |buffer: &Buffer<f32>| buffer.share(0..buffer.len());
         let (max_rows, max_entries) = (gpu_plan.max_rows, gpu_plan.max_entries);
         let work = Work {
             gpu: gpu.clone(),
@@ -209,7 +208,7 @@ impl<'m> CudaDecoder<'m> {
             attend: StepScratch::new(device, shape, max_rows, max_entries)?,
             candidates: Candidates::new(device, config.vocab)?,
             outcome: device.zeros(outcome)?,
-            probabilities: observed.as_ref().map(|o| whole(&o.probabilities)),
+            probabilities: observed.as_ref().map(|o| o.probabilities.clone()),
             scale: attention_scale(config),
             q_heads: shape.q_heads,
             most: 0,
@@ -372,7 +371,7 @@ impl DecodeBackend for CudaDecoder<'_> {
         let mut work = self.take_work()?;
         let gpu = work.gpu.clone();
         let mut times = Vec::new();
-        for part in StepPart::ALL {
+        for (part, name) in StepPart::ALL {
             let layers = cache.layers.len();
             let attends = part == StepPart::Attention;
             let rows = if attends { cache.kv_bytes() } else { 0 };
@@ -382,7 +381,7 @@ impl DecodeBackend for CudaDecoder<'_> {
             let seconds = self.device.seconds(replay)?;
             work = graph.into_work();
             times.push(PartTime {
-                part: part.name(),
+                part: name,
                 times: if part.is_of_layers() { layers } else { 1 },
                 seconds: seconds / REPLAYS as f64,
                 bytes: gpu.part_bytes(part) + rows,

@@ -17,17 +17,6 @@ pub(crate) struct DecodePlan {
     pub(super) looks: bool,
 }
 
-/// Capacity per KV head in a layer that a method compacts.
-struct SelectedCapacity {
-    slots: usize,
-    /// Number of first places that hold quantised rows, for a quantised cache type.
-    narrow: usize,
-    /// Whether positions are re-assigned: keys are rotated by rank.
-    ranked: bool,
-    /// Entries of the layer's class table.
-    entries: usize,
-}
-
 /// The capacity of a layer, on host or device.
 ///
 /// # Errors
@@ -48,16 +37,12 @@ impl DecodePlan {
     /// The plan for an answer after a prefill.
     pub(crate) fn after_prefill(plan: &PrefillPlan) -> Self {
         let kept: Vec<usize> = plan.kept().collect();
-        let cut = |own: usize| SelectedCapacity {
-            slots: plan.capacities[own],
-            narrow: kept[own].saturating_sub(F16_ROWS),
-            ranked: plan.reassigns_positions(),
-            entries: plan.max_entries(),
-        };
+        let cut = |own: usize| [plan.capacities[own], kept[own].saturating_sub(F16_ROWS)];
         let (keeps, kv_heads) = (&plan.keeps, plan.row_plan.model.kv_heads);
         let tokens = plan.tokens() + plan.max_new_tokens();
+        let compacted = (plan.reassigns_positions(), plan.max_entries());
         Self {
-            layers: Self::layers(keeps, kv_heads, plan.cache, tokens, &cut),
+            layers: Self::layers(keeps, kv_heads, plan.cache, tokens, compacted, &cut),
             max_rows: plan.max_capacity,
             max_entries: plan.max_entries(),
             looks: plan.changes_rows_in_decode(),
@@ -66,51 +51,45 @@ impl DecodePlan {
 
     /// The plan for an answer after a text that was read in streaming mode.
     pub(crate) fn after_stream(plan: &StreamPlan) -> Self {
-        let cut = |_| SelectedCapacity {
-            slots: plan.slots(),
-            narrow: plan.slots().saturating_sub(F16_ROWS + 1),
-            ranked: true,
-            entries: plan.max_entries(),
-        };
+        let narrow = plan.slots().saturating_sub(F16_ROWS + 1);
+        let cut = |_| [plan.slots(), narrow];
         let (keeps, kv_heads) = (&plan.keeps, plan.heads.kv_heads);
         let tokens = plan.tokens + plan.max_new_tokens;
+        let compacted = (true, plan.max_entries());
         Self {
-            layers: Self::layers(keeps, kv_heads, plan.cache, tokens, &cut),
+            layers: Self::layers(keeps, kv_heads, plan.cache, tokens, compacted, &cut),
             max_rows: plan.widest(),
             max_entries: plan.max_entries(),
             looks: true,
         }
     }
 
-    /// Layers according to `keeps`: compacted layers have the capacity `cut`, sliding-window layers that of
-    /// their window, at most `tokens`.
+    /// Layers according to `keeps`. In layers that a method compacts, `cut` gives the slots of a head and how many of its
+    /// first places hold quantised rows, for a quantised cache type; `compacted` is whether positions are re-assigned
+    /// there, so that keys are rotated by rank, and the entries of the class table. Sliding-window layers have the
+    /// capacity of their window, at most `tokens`.
     fn layers(
         keeps: &[LayerKeeps],
         kv_heads: usize,
         cache: CacheType,
         tokens: usize,
-        cut: &dyn Fn(usize) -> SelectedCapacity,
+        compacted: (bool, usize),
+        cut: &dyn Fn(usize) -> [usize; 2],
     ) -> Vec<LayerCapacity> {
-        let kind = |cache: CacheType| RowKind::of(cache).unwrap_or(RowKind::F16);
-        let ring = |window: usize| SelectedCapacity {
-            slots: window.min(tokens),
-            narrow: 0,
-            ranked: false,
-            entries: 0,
-        };
         let layer = |keeps: &LayerKeeps| {
-            let (kind, capacity) = match *keeps {
-                LayerKeeps::Cut(own) => (kind(cache), cut(own)),
+            let whole = (false, 0);
+            let (cache, [slots, narrow], (ranked, entries)) = match *keeps {
+                LayerKeeps::Cut(own) => (cache, cut(own), compacted),
                 // A GPU has no recurrent model; a layer without rows needs none.
-                LayerKeeps::State(_) | LayerKeeps::Nothing => (kind(cache.wide()), ring(0)),
-                LayerKeeps::Window(window) => (kind(cache.wide()), ring(window)),
+                LayerKeeps::State(_) | LayerKeeps::Nothing => (cache.wide(), [0, 0], whole),
+                LayerKeeps::Window(window) => (cache.wide(), [window.min(tokens), 0], whole),
             };
             LayerCapacity {
-                capacities: vec![capacity.slots; kv_heads],
-                kind,
-                narrow: vec![capacity.narrow; kv_heads],
-                ranked: capacity.ranked,
-                entries: capacity.entries,
+                capacities: vec![slots; kv_heads],
+                kind: RowKind::of(cache).unwrap_or(RowKind::F16),
+                narrow: vec![narrow; kv_heads],
+                ranked,
+                entries,
             }
         };
         keeps.iter().map(layer).collect()

@@ -40,35 +40,21 @@ pub enum StepPart {
 }
 
 impl StepPart {
-    /// All parts, in order.
-    pub const ALL: [Self; 8] = [
-        Self::Norm,
-        Self::Projections,
-        Self::Heads,
-        Self::Attention,
-        Self::Output,
-        Self::Gated,
-        Self::Down,
-        Self::Logits,
+    /// All parts, in order, and their names in plain words.
+    pub const ALL: [(Self, &'static str); 8] = [
+        (Self::Norm, "norm of the embedding"),
+        (Self::Projections, "queries, keys, values"),
+        (Self::Heads, "heads, RoPE, the new row"),
+        (Self::Attention, "attention"),
+        (Self::Output, "output, next norm"),
+        (Self::Gated, "gate, up, activation"),
+        (Self::Down, "down, next norm"),
+        (Self::Logits, "logits"),
     ];
 
     /// The parts of every layer.
     pub fn is_of_layers(self) -> bool {
         !matches!(self, Self::Norm | Self::Logits)
-    }
-
-    /// In plain words.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Norm => "norm of the embedding",
-            Self::Projections => "queries, keys, values",
-            Self::Heads => "heads, RoPE, the new row",
-            Self::Attention => "attention",
-            Self::Output => "output, next norm",
-            Self::Gated => "gate, up, activation",
-            Self::Down => "down, next norm",
-            Self::Logits => "logits",
-        }
     }
 }
 
@@ -174,7 +160,8 @@ impl GpuModel {
                 cached,
                 rope,
             };
-            let parts = StepPart::ALL.into_iter().filter(|part| part.is_of_layers());
+            let parts = StepPart::ALL.into_iter().map(|(part, _)| part);
+            let parts = parts.filter(|part| part.is_of_layers());
             for part in parts.filter(runs) {
                 self.step_part(device, step, part, &mut at, &mut attend)?;
             }

@@ -7,7 +7,7 @@ use kept_cuda::{
     Angles, Buffer, Device, DeviceError, GpuCache, Indices, Keeping, Kept, KeptRows, LayerCapacity,
     LayerRows, Mean, Merging, Readback, RowKind,
 };
-use kept_engine::backend::{PrefillPlan, group_merges};
+use kept_engine::backend::{HostBuffers, PrefillPlan, group_merges};
 use kept_kernels::{HeadShape, RowStore};
 use kept_policies::{MergedHead, Pos, ValueMerge};
 
@@ -25,16 +25,13 @@ const LEFT_TOGETHER: usize = 256;
 /// Kept rows per copy launch on the GPU; only their target slots are uploaded.
 const COPIED_AT_ONCE: usize = 1 << 15;
 
-/// Destination of kept rows.
-pub(super) enum RowDestination {
-    ToHost(Box<ToHost>),
-    ToCache(Box<ToCache>),
-}
+/// Why there is a [`ToHost`].
+const TO_HOST: &str = "kept rows that do not stay on the GPU";
 
 /// A layer's keys or values on the GPU, and where kept rows go on the host.
-pub(super) struct RowDownload<'a> {
-    pub(super) from: &'a LayerRows,
-    pub(super) to: &'a mut RowStore,
+struct RowDownload<'a> {
+    from: &'a LayerRows,
+    to: &'a mut RowStore,
 }
 
 /// Gathers rows piece by piece in a buffer and downloads it.
@@ -52,37 +49,30 @@ pub(super) struct ToHost {
     readback: Readback<u8>,
 }
 
-/// Copies rows into the GPU cache. Its layers are allocated one by one, because each head's row count is
-/// known only after selection.
-pub(super) struct ToCache {
-    /// `None` after [`RowDestination::take_cache`].
-    cache: Option<GpuCache>,
-    keeping: Keeping,
+/// The GPU cache for the kept rows of `plan`, still without layers: each head's row count is known only after
+/// selection.
+pub(super) fn cache_of(
+    device: &Device,
+    heads: HeadShape,
+    plan: &PrefillPlan,
+) -> Result<(GpuCache, Keeping), DeviceError> {
+    let rows = heads.kv_heads * plan.tokens();
+    let keeping = Keeping::new(device, COPIED_AT_ONCE.min(rows).max(1))?;
+    let cache = GpuCache::without_rows(device, heads, plan.keeps.len())?;
+    Ok((cache, keeping))
 }
 
-impl RowDestination {
+impl ToHost {
     pub(super) fn new(
         device: &Device,
         heads: HeadShape,
         plans: &[PrefillPlan],
     ) -> Result<Self, DeviceError> {
-        let entries = plans
-            .iter()
-            .map(PrefillPlan::max_entries)
-            .max()
-            .unwrap_or(0);
+        let entries = plans.iter().map(PrefillPlan::max_entries).max();
         let value_merges = plans.iter().any(|plan| plan.row_plan.merges_values);
-        let members = entries.max(if value_merges { LEFT_AT_ONCE } else { 0 });
-        let plan = &plans[0];
-        if plan.rows_on_gpu {
-            let rows = heads.kv_heads * plan.tokens();
-            return Ok(Self::ToCache(Box::new(ToCache {
-                cache: Some(GpuCache::without_rows(device, heads, plan.keeps.len())?),
-                keeping: Keeping::new(device, COPIED_AT_ONCE.min(rows).max(1))?,
-            })));
-        }
-        let dim = heads.head_dim;
-        Ok(Self::ToHost(Box::new(ToHost {
+        let merged = if value_merges { LEFT_AT_ONCE } else { 0 };
+        let (members, dim) = (entries.unwrap_or(0).max(merged), heads.head_dim);
+        Ok(Self {
             rows: KeptRows::new(device, RowKind::F16, AT_ONCE, dim)?,
             at: Indices::zeros(device, AT_ONCE)?,
             heads: Indices::zeros(device, AT_ONCE)?,
@@ -93,7 +83,7 @@ impl RowDestination {
                 .then(|| device.alloc_uninit(AT_ONCE * dim))
                 .transpose()?,
             readback: Readback::new(device, AT_ONCE * dim * size_of::<f16>())?,
-        })))
+        })
     }
 
     /// Downloads the rows `kept` of every head, each to the same row index on the host.
@@ -101,14 +91,12 @@ impl RowDestination {
         &mut self,
         device: &Device,
         kept: &[Vec<Pos>],
-        keys: RowDownload<'_>,
-        values: RowDownload<'_>,
+        mut both: [RowDownload<'_>; 2],
     ) -> Result<(), DeviceError> {
         let heads = kept.iter().enumerate();
         let which: Vec<(usize, Pos)> = heads
             .flat_map(|(head, kept)| kept.iter().map(move |&pos| (head, pos)))
             .collect();
-        let mut both = [keys, values];
         for some in which.chunks(AT_ONCE) {
             let heads: Vec<u32> = some.iter().map(|&(head, _)| head as u32).collect();
             let rows: Vec<u32> = some.iter().map(|(_, pos)| pos.0).collect();
@@ -131,13 +119,12 @@ impl RowDestination {
     /// Merges the rows of every head and downloads the classes' rows, each to its centre's row index. Returns
     /// the key lengths of the entries, by head. `unrotated` gives the angles of RoPE to undo before merging
     /// keys.
-    pub(super) fn download_merged(
+    fn download_merged(
         &mut self,
         device: &Device,
         heads: &[MergedHead],
         unrotated: Option<Angles<'_>>,
-        keys: RowDownload<'_>,
-        values: RowDownload<'_>,
+        [keys, values]: [RowDownload<'_>; 2],
     ) -> Result<Vec<Vec<f32>>, DeviceError> {
         let merging = self.merging.as_mut().expect("a method that merges");
         let (rows, readback) = (&mut self.rows, &mut self.readback);
@@ -245,25 +232,23 @@ fn download_rows(
     Ok(())
 }
 
+/// Where the rows of a layer go on the host.
+fn downloads<'r>(
+    [keys, values]: [&'r LayerRows; 2],
+    to: &'r mut HostBuffers,
+) -> [RowDownload<'r>; 2] {
+    [(keys, &mut to.keys), (values, &mut to.values)].map(|(from, to)| RowDownload { from, to })
+}
+
 impl CudaPrefill<'_> {
     /// Downloads the rows `kept` of every head, each to the same row index on the host.
     ///
     /// # Panics
     /// If kept rows stay on the GPU.
     pub(super) fn download_kept(&mut self, kept: &[Vec<Pos>]) -> Result<(), DeviceError> {
-        let device = self.device();
-        let RowDestination::ToHost(way) = &mut self.kept else {
-            panic!("kept rows stay on the GPU");
-        };
-        let keys = RowDownload {
-            from: &self.keys,
-            to: &mut self.buffers.keys,
-        };
-        let values = RowDownload {
-            from: &self.values,
-            to: &mut self.buffers.values,
-        };
-        way.download(device, kept, keys, values)
+        let rows = downloads([&self.keys, &self.values], &mut self.buffers);
+        let way = self.to_host.as_mut().expect(TO_HOST);
+        way.download(self.gpu.device(), kept, rows)
     }
 
     /// Merges the classes' rows and downloads each to its centre's row. Returns the key lengths of all
@@ -277,20 +262,10 @@ impl CudaPrefill<'_> {
         layer: usize,
         raw: bool,
     ) -> Result<Vec<Vec<f32>>, DeviceError> {
-        let device = self.device();
         let unrotated = self.rope.of_layer(layer).filter(|_| raw);
-        let RowDestination::ToHost(way) = &mut self.kept else {
-            panic!("kept rows stay on the GPU");
-        };
-        let keys = RowDownload {
-            from: &self.keys,
-            to: &mut self.buffers.keys,
-        };
-        let values = RowDownload {
-            from: &self.values,
-            to: &mut self.buffers.values,
-        };
-        way.download_merged(device, heads, unrotated, keys, values)
+        let rows = downloads([&self.keys, &self.values], &mut self.buffers);
+        let way = self.to_host.as_mut().expect(TO_HOST);
+        way.download_merged(self.gpu.device(), heads, unrotated, rows)
     }
 
     /// Weighted sum of each group's values in `value_merges`, `[groups, head_dim]`.
@@ -301,32 +276,14 @@ impl CudaPrefill<'_> {
         &mut self,
         value_merges: &[ValueMerge],
     ) -> Result<Vec<f32>, DeviceError> {
-        let (device, dim) = (self.device(), self.heads.head_dim);
-        let RowDestination::ToHost(way) = &mut self.kept else {
-            panic!("kept rows stay on the GPU");
-        };
-        way.download_value_sums(device, &self.values, value_merges, dim)
-    }
-
-    /// Copies rows of the layer into the cache's next layer, allocated with `capacity`: slot i of head h
-    /// takes row `slots[h][i]`, stored at the place that `store` has for it.
-    ///
-    /// # Panics
-    /// If kept rows are downloaded to the host.
-    pub(super) fn copy_to_cache(
-        &mut self,
-        capacity: &LayerCapacity,
-        store: &RowStore,
-        slots: &[Vec<u32>],
-    ) -> Result<(), DeviceError> {
-        let (cache, keeping) = self.kept.cache().expect("rows that stay on the GPU");
-        let layer = cache.add_layer(capacity)?;
-        cache.keep(layer, &self.keys, &self.values, store, slots, keeping)
+        let way = self.to_host.as_mut().expect(TO_HOST);
+        let dim = self.heads.head_dim;
+        way.download_value_sums(self.gpu.device(), &self.values, value_merges, dim)
     }
 
     /// Allocates the kept rows of all layers, if they stay on the device: the state at the end of a prefill.
     pub(super) fn add_layers(&mut self, gpu_plan: &[LayerCapacity]) -> Result<(), DeviceError> {
-        if let Some((cache, _)) = self.kept.cache() {
+        if let Some((cache, _)) = &mut self.to_cache {
             for capacity in gpu_plan {
                 cache.add_layer(capacity)?;
             }

@@ -1,7 +1,7 @@
 //! A layer for rows in host memory: the rows of a reconstruction, after the document.
 
 use kept_cuda::DeviceError;
-use kept_engine::backend::{HostBuffers, HostView, PrefillPlan, head_shape};
+use kept_engine::backend::{PrefillPlan, head_shape};
 use kept_models::Model;
 
 use crate::host_rows::{self, StagedAttention, StagedLayer};
@@ -9,10 +9,8 @@ use crate::model::GpuModel;
 
 /// A layer for rows in host memory, and attention over them.
 pub(super) struct OnHost<'a> {
-    gpu: &'a GpuModel,
-    model: &'a Model,
-    layer: StagedLayer<'a>,
-    attention: StagedAttention<'a>,
+    pub(super) layer: StagedLayer<'a>,
+    pub(super) attention: StagedAttention<'a>,
     /// Device bytes.
     pub(super) bytes: u64,
 }
@@ -28,26 +26,10 @@ impl<'a> OnHost<'a> {
             return Ok(None);
         };
         Ok(Some(Self {
-            gpu,
-            model,
             layer: StagedLayer::new(gpu, model, 0, 0),
             attention,
             bytes: Self::bytes(gpu, model, plan)?,
         }))
-    }
-
-    /// Prepares `layer` for up to `at_once` rows at once.
-    pub(super) fn prepare(&mut self, layer: usize, at_once: usize) {
-        self.layer = StagedLayer::new(self.gpu, self.model, layer, at_once);
-    }
-
-    /// The current layer, with its rows in `buffers`.
-    pub(super) fn view<'v>(&'v mut self, buffers: &'v mut HostBuffers) -> HostView<'v> {
-        HostView {
-            layer: &mut self.layer,
-            attention: &mut self.attention,
-            buffers,
-        }
     }
 
     /// Attention for the rows of a reconstruction, after the document.
