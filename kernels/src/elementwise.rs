@@ -21,52 +21,36 @@ pub enum Pairing {
 /// weight.len()]`.
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     assert_eq!(x.len(), out.len(), "x and out differ in length");
-    let width = weight.len();
-    assert_eq!(x.len() % width, 0, "x is not whole rows of {width}");
-    let level = simd_level();
-    for_each_part(out, width, |first, out| {
-        // SAFETY: the level was detected.
-        unsafe { norm_rows(level, &x[first..first + out.len()], weight, eps, out) }
-    });
-}
-
-by_level! {
-    /// # Safety
-    /// The CPU supports the level's instructions.
-    unsafe fn norm_rows(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = norm_rows_lanes;
-}
-
-#[inline(always)]
-unsafe fn norm_rows_lanes<V: Lanes>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    let width = weight.len();
-    for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
-        // SAFETY: guaranteed by the caller.
-        let factor = unsafe { norm_factor::<V>(x, eps) };
-        for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
-            *out = x * factor * weight;
-        }
-    }
+    norm(Some(x), weight, eps, out);
 }
 
 /// [`rms_norm`] of each row of `x [rows, weight.len()]`, in place.
 pub fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
+    norm(None, weight, eps, x);
+}
+
+/// The norm of `source` or, if there is none, of `x` itself.
+fn norm(source: Option<&[f32]>, weight: &[f32], eps: f32, x: &mut [f32]) {
     let width = weight.len();
     assert_eq!(x.len() % width, 0, "x is not whole rows of {width}");
     let level = simd_level();
-    for_each_part(x, width, |_, x| {
+    for_each_part(x, width, |first, x| {
+        if let Some(source) = source {
+            x.copy_from_slice(&source[first..first + x.len()]);
+        }
         // SAFETY: the level was detected.
-        unsafe { norm_in_place(level, x, weight, eps) }
+        unsafe { norm_rows(level, x, weight, eps) }
     });
 }
 
 by_level! {
     /// # Safety
     /// The CPU supports the level's instructions.
-    unsafe fn norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) = norm_in_place_lanes;
+    unsafe fn norm_rows(x: &mut [f32], weight: &[f32], eps: f32) = norm_rows_lanes;
 }
 
 #[inline(always)]
-unsafe fn norm_in_place_lanes<V: Lanes>(x: &mut [f32], weight: &[f32], eps: f32) {
+unsafe fn norm_rows_lanes<V: Lanes>(x: &mut [f32], weight: &[f32], eps: f32) {
     for x in x.chunks_exact_mut(weight.len()) {
         // SAFETY: guaranteed by the caller.
         let factor = unsafe { norm_factor::<V>(x, eps) };
@@ -128,7 +112,6 @@ pub fn rotate(
     sin: &[f32],
     pairing: Pairing,
 ) {
-    check_rotation(x, heads, head_dim, cos, sin);
     rotate_rows(x, heads, head_dim, cos, sin, pairing, 1.0);
 }
 
@@ -141,7 +124,6 @@ pub fn unrotate(
     sin: &[f32],
     pairing: Pairing,
 ) {
-    check_rotation(x, heads, head_dim, cos, sin);
     rotate_rows(x, heads, head_dim, cos, sin, pairing, -1.0);
 }
 
@@ -154,11 +136,23 @@ fn rotate_rows(
     pairing: Pairing,
     sign: f32,
 ) {
-    let width = heads * head_dim;
-    if x.is_empty() {
+    let (width, len) = (heads * head_dim, x.len());
+    let whole = len.is_multiple_of(width);
+    assert!(
+        whole,
+        "x has {len} elements, not rows of {heads} x {head_dim}"
+    );
+    assert_eq!(cos.len(), sin.len(), "cos and sin differ in length");
+    let rows = len / width;
+    if rows == 0 {
         return;
     }
-    let columns = cos.len() / (x.len() / width);
+    let columns = cos.len() / rows;
+    assert!(
+        cos.len().is_multiple_of(rows) && 2 * columns <= head_dim,
+        "{} angles for {rows} rows of head_dim {head_dim}",
+        cos.len()
+    );
     for_each_part(x, width, |first, x| {
         for (row, x) in x.chunks_exact_mut(width).enumerate() {
             let angles = (first / width + row) * columns..(first / width + row + 1) * columns;
@@ -197,24 +191,6 @@ fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32], pairing: Pairing, sign:
             }
         }
     }
-}
-
-/// Panics unless `x` is whole rows of `heads x head_dim` and the angle tables have one line per row.
-fn check_rotation(x: &[f32], heads: usize, head_dim: usize, cos: &[f32], sin: &[f32]) {
-    let width = heads * head_dim;
-    assert_eq!(
-        x.len() % width,
-        0,
-        "x has {} elements, not rows of {heads} x {head_dim}",
-        x.len()
-    );
-    let rows = x.len() / width;
-    assert_eq!(cos.len(), sin.len(), "cos and sin differ in length");
-    assert!(
-        rows == 0 || (cos.len().is_multiple_of(rows) && 2 * (cos.len() / rows) <= head_dim),
-        "{} angles for {rows} rows of head_dim {head_dim}",
-        cos.len()
-    );
 }
 
 /// `x = silu(x)`, in place.
