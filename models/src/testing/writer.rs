@@ -4,11 +4,9 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
-use candle_core::quantized::k_quants::{
-    BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K,
-    BlockQ8_0, GgmlType,
-};
-use half::{bf16, f16};
+use candle_core::quantized::QTensor;
+use candle_core::{Device, Tensor};
+use kept_kernels::WeightType;
 
 /// A metadata value.
 #[derive(Debug, Clone)]
@@ -223,6 +221,13 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
+fn put_array<T>(out: &mut Vec<u8>, kind: u32, items: &[T], put: impl Fn(&mut Vec<u8>, &T)) {
+    out.extend(9u32.to_le_bytes());
+    out.extend(kind.to_le_bytes());
+    out.extend((items.len() as u64).to_le_bytes());
+    items.iter().for_each(|item| put(out, item));
+}
+
 fn put_value(out: &mut Vec<u8>, value: &MetaValue) {
     let put_kind = |out: &mut Vec<u8>, kind: u32| out.extend(kind.to_le_bytes());
     match value {
@@ -242,68 +247,25 @@ fn put_value(out: &mut Vec<u8>, value: &MetaValue) {
             put_kind(out, 8);
             put_text(out, text);
         }
-        MetaValue::Texts(texts) => {
-            put_kind(out, 9);
-            put_kind(out, 8);
-            out.extend((texts.len() as u64).to_le_bytes());
-            texts.iter().for_each(|text| put_text(out, text));
-        }
+        MetaValue::Texts(texts) => put_array(out, 8, texts, |out, text| put_text(out, text)),
         MetaValue::Wholes(numbers) => {
-            put_kind(out, 9);
-            put_kind(out, 4);
-            out.extend((numbers.len() as u64).to_le_bytes());
-            numbers.iter().for_each(|n| out.extend(n.to_le_bytes()));
+            put_array(out, 4, numbers, |out, n| out.extend(n.to_le_bytes()))
         }
         MetaValue::Numbers(numbers) => {
-            put_kind(out, 9);
-            put_kind(out, 6);
-            out.extend((numbers.len() as u64).to_le_bytes());
-            numbers.iter().for_each(|n| out.extend(n.to_le_bytes()));
+            put_array(out, 6, numbers, |out, n| out.extend(n.to_le_bytes()))
         }
     }
 }
 
-/// The number of a type, and `numbers` quantised to it.
+/// The number of a type, and `numbers` quantised to it by candle.
 fn quantise(kind: &str, numbers: &[f32]) -> (u32, Vec<u8>) {
-    /// Quantises with candle, which exposes a block's bytes only through a tensor's storage.
-    fn blocks<T: GgmlType + 'static>(numbers: &[f32]) -> Vec<u8> {
-        let mut blocks = vec![T::zeros(); numbers.len() / T::BLCK_SIZE];
-        assert!(
-            numbers.len().is_multiple_of(T::BLCK_SIZE),
-            "not whole blocks"
-        );
-        T::from_float(numbers, &mut blocks);
-        let storage = candle_core::quantized::QStorage::Cpu(Box::new(blocks));
-        let tensor =
-            candle_core::quantized::QTensor::new(storage, numbers.len()).expect("whole blocks");
-        tensor.data().expect("on the CPU").into_owned()
-    }
-    match kind {
-        "F32" => (0, numbers.iter().flat_map(|n| n.to_le_bytes()).collect()),
-        "F16" => (
-            1,
-            numbers
-                .iter()
-                .flat_map(|n| f16::from_f32(*n).to_le_bytes())
-                .collect(),
-        ),
-        "BF16" => (
-            30,
-            numbers
-                .iter()
-                .flat_map(|n| bf16::from_f32(*n).to_le_bytes())
-                .collect(),
-        ),
-        "Q4_0" => (2, blocks::<BlockQ4_0>(numbers)),
-        "Q4_1" => (3, blocks::<BlockQ4_1>(numbers)),
-        "Q5_0" => (6, blocks::<BlockQ5_0>(numbers)),
-        "Q5_1" => (7, blocks::<BlockQ5_1>(numbers)),
-        "Q2_K" => (10, blocks::<BlockQ2K>(numbers)),
-        "Q3_K" => (11, blocks::<BlockQ3K>(numbers)),
-        "Q8_0" => (8, blocks::<BlockQ8_0>(numbers)),
-        "Q4_K" => (12, blocks::<BlockQ4K>(numbers)),
-        "Q5_K" => (13, blocks::<BlockQ5K>(numbers)),
-        "Q6_K" => (14, blocks::<BlockQ6K>(numbers)),
-        other => panic!("{other} is none of {TYPES:?}"),
-    }
+    let mut all = WeightType::ALL.iter();
+    let weights = all.find(|weights| weights.name() == kind);
+    let candle = weights.and_then(|weights| Some((weights.number(), weights.candle()?)));
+    let Some((number, kind)) = candle else {
+        panic!("{kind} is none of {TYPES:?}");
+    };
+    let tensor = Tensor::from_slice(numbers, numbers.len(), &Device::Cpu).expect("a vector");
+    let tensor = QTensor::quantize(&tensor, kind).expect("whole blocks");
+    (number, tensor.data().expect("on the CPU").into_owned())
 }
