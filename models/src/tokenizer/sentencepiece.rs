@@ -11,7 +11,7 @@
 //!
 //! Unigram models are not supported; files of language models do not use them.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use kept_kernels::{Stop, Stopped};
@@ -62,8 +62,8 @@ fn scores_of_merges(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<Vec<f32>, Mo
 }
 
 pub(crate) struct SentencePiece {
-    /// `[tokens]`
-    scores: Vec<f32>,
+    /// `[tokens]`, by [`order`].
+    scores: Vec<i32>,
     /// `[256]`: the token of each byte, if it has one.
     bytes: [Option<u32>; 256],
     /// Token for characters with neither a piece nor byte tokens for all their bytes; one for a run of such characters.
@@ -116,7 +116,7 @@ impl SentencePiece {
         }
         Ok(SentencePiece {
             // Some writers store the first piece's score as -0, which must compare equal to 0.
-            scores: scores.into_iter().map(|score| score + 0.0).collect(),
+            scores: (scores.into_iter().map(|score| order(score + 0.0))).collect(),
             bytes,
             unknown,
             neighbours,
@@ -131,7 +131,7 @@ impl SentencePiece {
     /// Memory in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let pairs = table(self.neighbours.len(), size_of::<(char, char)>());
-        self.scores.capacity() * size_of::<f32>() + pairs + size_of::<Self>()
+        self.scores.capacity() * size_of::<i32>() + pairs + size_of::<Self>()
     }
 
     /// Whether a run of characters without a piece becomes one unknown token, however long the run.
@@ -253,35 +253,21 @@ struct Symbol {
     after: Option<u32>,
 }
 
-/// Two adjacent symbols that form a piece.
+/// Two adjacent symbols that form a piece. The best score is the largest pair; of equal scores, the leftmost.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Pair {
-    score: f32,
-    left: u32,
+    score: i32,
+    left: Reverse<u32>,
     right: u32,
     /// Length of both in bytes. A mismatch means that one of them has grown since.
     len: u32,
 }
 
-impl Ord for Pair {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let by_score = self.score.total_cmp(&other.score);
-        by_score.then(other.left.cmp(&self.left))
-    }
+/// A whole number for a score, in the order of the scores, as [`f32::total_cmp`] has it.
+fn order(score: f32) -> i32 {
+    let bits = score.to_bits() as i32;
+    bits ^ ((bits >> 31) as u32 >> 1) as i32
 }
-
-impl PartialOrd for Pair {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Pair {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Pair {}
 
 /// Scratch buffers for merging one segment.
 #[derive(Default)]
@@ -312,23 +298,21 @@ impl Merging {
             self.consider(model, vocabulary, stretch, right - 1, right);
         }
         while let Some(pair) = self.pairs.pop() {
-            let (left, right) = (
-                self.symbols[pair.left as usize],
-                self.symbols[pair.right as usize],
-            );
+            let Reverse(at) = pair.left;
+            let [left, right] = [at, pair.right].map(|symbol| self.symbols[symbol as usize]);
             if left.len == 0 || right.len == 0 || left.len + right.len != pair.len {
                 continue;
             }
             self.symbols[pair.right as usize].len = 0;
-            let merged = &mut self.symbols[pair.left as usize];
+            let merged = &mut self.symbols[at as usize];
             merged.len = pair.len;
             merged.after = right.after;
             if let Some(after) = right.after {
-                self.symbols[after as usize].before = Some(pair.left);
-                self.consider(model, vocabulary, stretch, pair.left, after);
+                self.symbols[after as usize].before = Some(at);
+                self.consider(model, vocabulary, stretch, at, after);
             }
             if let Some(before) = left.before {
-                self.consider(model, vocabulary, stretch, before, pair.left);
+                self.consider(model, vocabulary, stretch, before, at);
             }
         }
         let whole = self.symbols.iter().filter(|symbol| symbol.len > 0);
@@ -361,7 +345,7 @@ impl Merging {
         if let Some(id) = piece(vocabulary, text_of(stretch, a.start, len)) {
             self.pairs.push(Pair {
                 score: model.scores[id as usize],
-                left,
+                left: Reverse(left),
                 right,
                 len,
             });
