@@ -225,6 +225,7 @@ macro_rules! methods {
         })*
     };
 }
+#[cfg(target_arch = "x86_64")]
 pub(crate) use methods;
 
 impl Lanes for Portable {
