@@ -70,47 +70,57 @@ impl<T: Number> Buffer<T> {
     }
 }
 
-/// Double-buffered uploads: the host fills one half while the other is copied.
-pub struct UploadStaging {
-    halves: [Half; 2],
-    /// The half that the host fills now or next.
-    filling: usize,
-}
-
-struct Half {
+/// A buffer on the host and one on the device, as long, and the last copy between them.
+struct Staged {
     host: Buffer<u8>,
     device: Buffer<u8>,
     pending: Option<PendingCopy>,
 }
 
+impl Staged {
+    fn new(device: &Device, bytes: usize) -> Result<Self, DeviceError> {
+        Ok(Self {
+            host: device.alloc_uninit_in(MemorySpace::Host, bytes)?,
+            device: device.alloc_uninit(bytes)?,
+            pending: None,
+        })
+    }
+
+    /// The first `bytes` bytes on the host. Waits until the last copy has ended.
+    fn on_host(&mut self, bytes: usize) -> Result<&mut [u8], DeviceError> {
+        if let Some(pending) = self.pending.take() {
+            pending.wait()?;
+        }
+        assert!(bytes <= self.host.len(), "{bytes} of {}", self.host.len());
+        if bytes == 0 {
+            return Ok(&mut []);
+        }
+        let start = self.host.driver().reach(self.host.address())?;
+        // SAFETY: memory of this object that no copy uses any more, borrowed with it.
+        Ok(unsafe { std::slice::from_raw_parts_mut(start, bytes) })
+    }
+}
+
+/// Double-buffered uploads: the host fills one half while the other is copied.
+pub struct UploadStaging {
+    halves: [Staged; 2],
+    /// The half that the host fills now or next.
+    filling: usize,
+}
+
 impl UploadStaging {
     /// Allocates two halves of `bytes` bytes, on the host and on the device.
     pub fn new(device: &Device, bytes: usize) -> Result<Self, DeviceError> {
-        let half = || {
-            Ok::<_, DeviceError>(Half {
-                host: device.alloc_uninit_in(MemorySpace::Host, bytes)?,
-                device: device.alloc_uninit(bytes)?,
-                pending: None,
-            })
-        };
         Ok(Self {
-            halves: [half()?, half()?],
+            halves: [Staged::new(device, bytes)?, Staged::new(device, bytes)?],
             filling: 0,
         })
     }
 
     /// The half to fill. Waits until its previous upload has ended.
     pub fn space(&mut self) -> Result<&mut [u8], DeviceError> {
-        let Half { host, pending, .. } = &mut self.halves[self.filling];
-        if let Some(pending) = pending.take() {
-            pending.wait()?;
-        }
-        if host.is_empty() {
-            return Ok(&mut []);
-        }
-        let start = host.driver().reach(host.address())?;
-        // SAFETY: memory of this object that no copy reads any more, borrowed with it.
-        Ok(unsafe { std::slice::from_raw_parts_mut(start, host.len()) })
+        let half = &mut self.halves[self.filling];
+        half.on_host(half.host.len())
     }
 
     /// Uploads the first `bytes` bytes of the filled half and returns their device buffer. Later work on the device
@@ -119,45 +129,35 @@ impl UploadStaging {
     /// # Panics
     /// When the half has fewer bytes.
     pub fn send(&mut self, bytes: usize) -> Result<Buffer<u8>, DeviceError> {
-        let Half {
-            host,
-            device,
-            pending,
-        } = &mut self.halves[self.filling];
+        let half = &mut self.halves[self.filling];
         self.filling = 1 - self.filling;
-        let upload = device.copy_async(0, host, 0..bytes)?;
+        let upload = half.device.copy_async(0, &half.host, 0..bytes)?;
         upload.before_the_rest()?;
-        *pending = Some(upload);
-        Ok(device.share(0..bytes))
+        half.pending = Some(upload);
+        Ok(half.device.share(0..bytes))
     }
 }
 
 /// Downloads that overlap with computation: the device fills a buffer, and the host reads a copy of it.
 pub struct DownloadStaging {
-    device: Buffer<u8>,
-    host: Buffer<u8>,
+    staged: Staged,
     /// Bytes of the last download.
     count: usize,
-    pending: Option<PendingCopy>,
 }
 
 impl DownloadStaging {
     /// Allocates `bytes` bytes, on the host and on the device.
     pub fn new(device: &Device, bytes: usize) -> Result<Self, DeviceError> {
-        Ok(Self {
-            device: device.alloc_uninit(bytes)?,
-            host: device.alloc_uninit_in(MemorySpace::Host, bytes)?,
-            count: 0,
-            pending: None,
-        })
+        let staged = Staged::new(device, bytes)?;
+        Ok(Self { staged, count: 0 })
     }
 
     /// The buffer for the device to fill. Later work begins after the last download has ended.
     pub fn space(&mut self) -> Result<&mut Buffer<u8>, DeviceError> {
-        if let Some(pending) = &self.pending {
+        if let Some(pending) = &self.staged.pending {
             pending.before_the_rest()?;
         }
-        Ok(&mut self.device)
+        Ok(&mut self.staged.device)
     }
 
     /// Downloads the first `bytes` bytes, concurrently with later work on the device.
@@ -165,24 +165,17 @@ impl DownloadStaging {
     /// # Panics
     /// When the buffer has fewer bytes.
     pub fn fetch(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        let staged = &mut self.staged;
         // Wait for the previous download, so that no two copies write the host buffer at once.
-        self.pending = None;
-        self.pending = Some(self.host.copy_async(0, &self.device, 0..bytes)?);
+        staged.pending = None;
+        staged.pending = Some(staged.host.copy_async(0, &staged.device, 0..bytes)?);
         self.count = bytes;
         Ok(())
     }
 
     /// The last download. Waits until it has ended.
     pub fn arrived(&mut self) -> Result<&[u8], DeviceError> {
-        if let Some(pending) = self.pending.take() {
-            pending.wait()?;
-        }
-        if self.count == 0 {
-            return Ok(&[]);
-        }
-        let start = self.host.driver().reach(self.host.address())?;
-        // SAFETY: memory of this object that no copy writes any more, borrowed with it.
-        Ok(unsafe { std::slice::from_raw_parts(start, self.count) })
+        self.staged.on_host(self.count).map(|bytes| &*bytes)
     }
 }
 

@@ -20,17 +20,18 @@ pub(super) fn shape(
         Recurrence::Delta(_) => Ok(Some(RecurrentShape::Delta(delta(keys)?))),
         Recurrence::StateSpace => Ok(Some(RecurrentShape::StateSpace(state_space(keys)?))),
         Recurrence::Convolution => {
-            const COUNT: &str = "shortconv.l_cache";
-            let taps = keys.count(COUNT)?;
-            if !TAPS.contains(&taps) {
-                let needs = "2 to 16 taps are supported".to_owned();
-                return Err(keys.bad(COUNT, taps, needs));
-            }
-            Ok(Some(RecurrentShape::Convolution {
-                channels: width,
-                taps,
-            }))
+            let taps = keys.count("shortconv.l_cache")?;
+            check_taps(keys, "shortconv.l_cache", taps)?;
+            let channels = width;
+            Ok(Some(RecurrentShape::Convolution { channels, taps }))
         }
+    }
+}
+
+fn check_taps(keys: &Keys<'_>, key: &str, taps: usize) -> Result<(), ModelError> {
+    match TAPS.contains(&taps) {
+        true => Ok(()),
+        false => Err(keys.bad(key, taps, "2 to 16 taps are supported".to_owned())),
     }
 }
 
@@ -87,10 +88,7 @@ fn state_space(keys: &Keys<'_>) -> Result<StateSpaceShape, ModelError> {
         let needs = "heads and states of at most 1,024 numbers are supported".to_owned();
         return Err(keys.bad("ssm.state_size", shape.state, needs));
     }
-    if !TAPS.contains(&shape.taps) {
-        let needs = "2 to 16 taps are supported".to_owned();
-        return Err(keys.bad("ssm.conv_kernel", shape.taps, needs));
-    }
+    check_taps(keys, "ssm.conv_kernel", shape.taps)?;
     Ok(shape)
 }
 

@@ -164,17 +164,23 @@ impl Yarn {
         move |i| ((i as f64 - first) / width).clamp(0.0, 1.0)
     }
 
-    /// Default of [`RopeConfig::magnitude`].
-    fn magnitude(factor: f64) -> f64 {
-        Yarn::multiplied_magnitude(factor, 1.0)
-    }
-
-    /// The magnitude with a multiplier of its growth (DeepSeek's `mscale`).
-    fn multiplied_magnitude(factor: f64, multiplier: f64) -> f64 {
+    /// Default of [`RopeConfig::magnitude`], with a multiplier of its growth (DeepSeek's `mscale`), usually 1.
+    fn magnitude(factor: f64, multiplier: f64) -> f64 {
         if factor > 1.0 {
             0.1 * multiplier * factor.ln() + 1.0
         } else {
             1.0
+        }
+    }
+
+    /// The paper's constants.
+    fn with_defaults(original: usize) -> Yarn {
+        Yarn {
+            factor: 1.0,
+            original,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            whole_bounds: true,
         }
     }
 }
@@ -208,7 +214,7 @@ pub(super) fn read(
     };
     let factor = match (choice, &rope.scaling) {
         (RopeChoice::Yarn(factor), RopeScaling::None | RopeScaling::Yarn(_)) => {
-            rope.magnitude = Yarn::magnitude(factor);
+            rope.magnitude = Yarn::magnitude(factor, 1.0);
             rope.scaling = RopeScaling::Yarn(Yarn {
                 factor,
                 ..Yarn::with_defaults(trained)
@@ -262,19 +268,6 @@ impl RopeScaling {
             RopeScaling::Factors(_) => "llama3",
             RopeScaling::Yarn(_) => "yarn",
             RopeScaling::Long(_) => "longrope",
-        }
-    }
-}
-
-impl Yarn {
-    /// The paper's constants.
-    fn with_defaults(original: usize) -> Yarn {
-        Yarn {
-            factor: 1.0,
-            original,
-            beta_fast: 32.0,
-            beta_slow: 1.0,
-            whole_bounds: true,
         }
     }
 }
@@ -377,10 +370,10 @@ fn yarn(keys: &Keys<'_>, trained: usize, factor: f64) -> Result<(Yarn, f64), Mod
     // As in llama.cpp: with `mscale_all_dim`, the magnitude moves from the rotation to attention's scale, where Ministral
     // has none.
     let all = match keys.non_negative("rope.scaling.yarn_log_multiplier")? {
-        Some(multiplier) => Yarn::multiplied_magnitude(factor, multiplier),
+        Some(multiplier) => Yarn::magnitude(factor, multiplier),
         None => 1.0,
     };
-    Ok((yarn, Yarn::magnitude(factor) / all))
+    Ok((yarn, Yarn::magnitude(factor, 1.0) / all))
 }
 
 fn long(
