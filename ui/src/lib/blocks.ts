@@ -62,8 +62,8 @@ export function blocksOf(
   return blocks
 }
 
-/** The block that contains `offset`, or the nearest one before it; 0 without blocks. */
-export function blockAt(blocks: readonly Block[], offset: number): number {
+/** The block or page that contains `offset`, or the nearest one before it; 0 without any. */
+export function blockAt(blocks: readonly { start: number }[], offset: number): number {
   let low = 0
   let high = blocks.length - 1
   while (low < high) {
@@ -76,18 +76,8 @@ export function blockAt(blocks: readonly Block[], offset: number): number {
 
 /** The page that contains `offset`; null for a document without pages. */
 export function pageAt(pages: readonly PageRange[], offset: number): number | null {
-  let found: number | null = null
-  let low = 0
-  let high = pages.length - 1
-  while (low <= high) {
-    const middle = (low + high) >> 1
-    const page = pages[middle]!
-    if (page.start <= offset) {
-      found = page.number
-      low = middle + 1
-    } else high = middle - 1
-  }
-  return found
+  const page = pages[blockAt(pages, offset)]
+  return page && page.start <= offset ? page.number : null
 }
 
 /** Those of `documents` that lie after everything that a map covers: they were added after its question. */

@@ -4,6 +4,7 @@
  * state.
  */
 import type { FoundPiece } from './contract'
+import { firstAbove } from './runs'
 
 export interface Found {
   start: number
@@ -29,18 +30,6 @@ export function placesOf(text: string, query: string, most = MOST_PLACES): { sta
   return { starts, ends }
 }
 
-/** Index of the first of `sorted` that is at least `at`; their number if none is. */
-function firstFrom(sorted: readonly number[], at: number): number {
-  let low = 0
-  let high = sorted.length
-  while (low < high) {
-    const middle = (low + high) >> 1
-    if (sorted[middle]! < at) low = middle + 1
-    else high = middle
-  }
-  return low
-}
-
 export class Find {
   open = $state(false)
   query = $state('')
@@ -61,7 +50,7 @@ export class Find {
   search(text: string, query: string, from: number): void {
     this.query = query
     this.#places = placesOf(text, query)
-    const at = firstFrom(this.#places.starts, from)
+    const at = firstAbove(this.#places.starts, from - 1)
     this.index = this.count === 0 ? -1 : at % this.count
   }
 
@@ -83,7 +72,7 @@ export class Find {
     if (!this.open || this.count === 0) return []
     const { starts, ends } = this.#places
     const found: Found[] = []
-    for (let i = firstFrom(ends, start + 1); i < starts.length && starts[i]! < end; i++) {
+    for (let i = firstAbove(ends, start); i < starts.length && starts[i]! < end; i++) {
       found.push({ start: starts[i]!, end: ends[i]!, current: i === this.index })
     }
     return found

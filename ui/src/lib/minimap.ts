@@ -4,7 +4,7 @@
  * No colours, no DOM.
  */
 import type { Block } from './blocks'
-import { firstTokenAt, type Tokens } from './runs'
+import { firstAbove, firstTokenAt, type Tokens } from './runs'
 
 export interface Rows {
   /** First and last offset of each row. */
@@ -83,22 +83,10 @@ function laid(parts: readonly Part[], columns: number): Rows {
   }
 }
 
-/** Index of the last of `sorted` that is at most `value`; 0 if none is. */
-function lastAt(sorted: Uint32Array | Float32Array, value: number): number {
-  let low = 0
-  let high = sorted.length - 1
-  while (low < high) {
-    const middle = (low + high + 1) >> 1
-    if (sorted[middle]! <= value) low = middle
-    else high = middle - 1
-  }
-  return Math.max(0, low)
-}
-
 /** The height of an offset of the text, in rows. */
 export function topOf({ starts, ends, tops }: Rows, offset: number): number {
   if (starts.length === 0) return 0
-  const row = lastAt(starts, offset)
+  const row = Math.max(0, firstAbove(starts, offset) - 1)
   const length = Math.max(1, ends[row]! - starts[row]!)
   return tops[row]! + Math.max(0, Math.min(1, (offset - starts[row]!) / length))
 }
@@ -106,7 +94,7 @@ export function topOf({ starts, ends, tops }: Rows, offset: number): number {
 /** The row at a height, and the offset of the text there. */
 export function placeAt({ starts, ends, tops }: Rows, top: number): { start: number; end: number; offset: number } {
   if (starts.length === 0) return { start: 0, end: 0, offset: 0 }
-  const row = lastAt(tops, top)
+  const row = Math.max(0, firstAbove(tops, top) - 1)
   const [start, end] = [starts[row]!, ends[row]!]
   const share = Math.max(0, Math.min(1, top - tops[row]!))
   return { start, end, offset: start + Math.floor(share * (end - start)) }

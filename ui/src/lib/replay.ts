@@ -4,7 +4,7 @@
  */
 import type { Attended } from './contract'
 import type { Glow } from './attended'
-import type { Tokens } from './runs'
+import { firstAbove, type Tokens } from './runs'
 import { snapped, wordAt } from './words'
 
 export interface Replay {
@@ -31,15 +31,7 @@ export function replayOf(bytes: ArrayBuffer, ends: Uint32Array): Replay | null {
 }
 
 /** The first entry of a step or of a later one. */
-function entryAt({ step }: Replay, wanted: number): number {
-  let [low, high] = [0, step.length]
-  while (low < high) {
-    const middle = (low + high) >> 1
-    if (step[middle]! < wanted) low = middle + 1
-    else high = middle
-  }
-  return low
-}
+const entryAt = ({ step }: Replay, wanted: number): number => firstAbove(step, wanted - 1)
 
 /** The counts at a moment; `counts` are those at the end. */
 export function countsAt(replay: Replay, counts: Uint16Array, moment: number): Uint16Array {

@@ -27,17 +27,20 @@ export interface Tokens {
   slots: number
 }
 
-/** The first token that ends after `offset`; `ends.length` if none does. */
-export function tokenAt(ends: Uint32Array, offset: number): number {
+/** Index of the first of `sorted` that is above `value`; their number if none is. */
+export function firstAbove(sorted: ArrayLike<number>, value: number): number {
   let low = 0
-  let high = ends.length
+  let high = sorted.length
   while (low < high) {
     const middle = (low + high) >> 1
-    if (ends[middle]! > offset) high = middle
+    if (sorted[middle]! > value) high = middle
     else low = middle + 1
   }
   return low
 }
+
+/** The first token that ends after `offset`; `ends.length` if none does. */
+export const tokenAt: (ends: Uint32Array, offset: number) => number = firstAbove
 
 /** The first token with text behind `offset`: also a piece of a character that a later token completes. */
 export function firstTokenAt(ends: Uint32Array, offset: number): number {
