@@ -198,27 +198,11 @@ export class AppState {
 
   /** Loads the whole state, at the start. */
   load(snapshot: Snapshot): void {
-    this.settings = snapshot.settings
-    this.models = snapshot.models
-    this.model = snapshot.model
+    const { turns, ...facts } = snapshot
+    Object.assign(this, facts satisfies Partial<AppState>)
     this.#costedFile = snapshot.model?.file ?? null
-    this.modelError = snapshot.modelError
-    this.methods = snapshot.methods
-    this.document = snapshot.document
-    this.opening = snapshot.opening
-    this.#setTurns(snapshot.turns)
-    this.conversations = snapshot.conversations
-    this.conversation = snapshot.conversation
+    this.#setTurns(turns)
     this.sidebar = snapshot.settings.sidebar ?? snapshot.conversations.length > 1
-    this.comparison = snapshot.comparison
-    this.draft = snapshot.draft
-    this.thinking = snapshot.thinking
-    this.worker = snapshot.worker
-    this.vault = snapshot.vault
-    this.reading = snapshot.reading
-    this.gpus = snapshot.gpus
-    this.saves = snapshot.saves
-    this.version = snapshot.version
     this.selected = newestOf(snapshot.turns)?.id ?? null
     this.readySince = this.heard = Date.now()
     this.loaded = true
@@ -237,12 +221,16 @@ export class AppState {
         this.worker = event.worker
         return
       case 'methods':
-        this.methods = event.methods
-        return
       case 'models':
-        this.models = event.models
-        this.settings = event.settings
+      case 'thinking':
+      case 'vault':
+      case 'readAhead':
+      case 'gpus':
+      case 'library': {
+        const { event: _, ...facts } = event
+        Object.assign(this, facts satisfies Partial<AppState>)
         return
+      }
       case 'model':
         // The same model after a restart of the worker: the estimate is still valid.
         if (event.model && event.model.file !== this.#costedFile) this.estimate = null
@@ -289,21 +277,6 @@ export class AppState {
       case 'comparisonProgress':
       case 'comparisonEnded':
         return this.#takeComparison(event)
-      case 'thinking':
-        this.thinking = event.thinking
-        return
-      case 'vault':
-        this.vault = event.vault
-        return
-      case 'readAhead':
-        this.reading = event.reading
-        return
-      case 'gpus':
-        this.gpus = event.gpus
-        return
-      case 'library':
-        this.library = event.library
-        return
       case 'downloads':
         return this.#takeDownloads(event.downloads)
       case 'replacing':
@@ -375,7 +348,12 @@ export class AppState {
     this.#setTurns([])
     this.conversation = null
     this.#pieces.clear()
-    this.selected = null
+    this.#forget()
+  }
+
+  /** Nothing is known of the open document's answers yet: the newest turn is shown. */
+  #forget(): void {
+    this.selected = newestOf(this.turns)?.id ?? null
     this.live = null
     this.mapped = null
     this.estimate = null
@@ -409,11 +387,7 @@ export class AppState {
       return
     }
     this.opening = null
-    this.selected = newestOf(turns)?.id ?? null
-    this.live = null
-    this.mapped = null
-    this.estimate = null
-    this.estimateError = null
+    this.#forget()
     this.announcement = this.chatting ? 'A conversation without a document' : `${document.name} is open`
   }
 
@@ -435,29 +409,16 @@ export class AppState {
       this.#announced = 0
       this.mapped = null
     }
-    switch (turn.state) {
-      case 'waiting':
-        this.announcement = 'The question waits'
-        break
-      case 'reading':
-        this.announcement = 'Reading the document'
-        break
-      case 'answering':
-        this.announcement = 'Answering'
-        break
-      case 'done':
-        this.announcement = `Answer: ${parted(turn.answer).answer.slice(0, 2000)}`
-        break
-      case 'stopped':
-        this.announcement = 'Stopped'
-        break
-      case 'failed':
-        this.announcement = turn.error ?? 'The question failed'
-        if (before === 'asked' || before === 'waiting') this.#giveBack(turn)
-        break
-      case 'asked':
-        break
-    }
+    this.announcement = {
+      waiting: 'The question waits',
+      asked: this.announcement,
+      reading: 'Reading the document',
+      answering: 'Answering',
+      done: `Answer: ${parted(turn.answer).answer.slice(0, 2000)}`,
+      stopped: 'Stopped',
+      failed: turn.error ?? 'The question failed',
+    }[turn.state]
+    if (turn.state === 'failed' && (before === 'asked' || before === 'waiting')) this.#giveBack(turn)
   }
 
   /** A question that was refused before prefill returns to the composer, where it can be edited. */
