@@ -255,6 +255,15 @@ export function seconds(value: number): string {
   return value < 9.995 ? `${value.toFixed(2)} s` : duration(value)
 }
 
+/** What columns of shares that are better the higher have in common. */
+const ofShare = (value: Column['value']): Omit<Column, 'name' | 'title' | 'means'> => ({
+  detail: true,
+  best: 'high',
+  value,
+  text: (run) => share(value(run)),
+  bar: value,
+})
+
 /** The columns of figures, from left to right. */
 export const COLUMNS: readonly Column[] = [
   {
@@ -271,22 +280,14 @@ export const COLUMNS: readonly Column[] = [
   {
     name: 'top1',
     title: 'Same token',
-    detail: true,
     means: 'How often the most likely next token is the full cache’s, along its answer.',
-    best: 'high',
-    value: ({ fidelity }) => fidelity.top1,
-    text: ({ fidelity }) => share(fidelity.top1),
-    bar: ({ fidelity }) => fidelity.top1,
+    ...ofShare(({ fidelity }) => fidelity.top1),
   },
   {
     name: 'recall',
     title: 'Attention recall',
-    detail: true,
     means: 'Share of the full cache’s attention that falls on rows which the method still holds.',
-    best: 'high',
-    value: ({ fidelity }) => fidelity.attention_recall,
-    text: ({ fidelity }) => share(fidelity.attention_recall),
-    bar: ({ fidelity }) => fidelity.attention_recall,
+    ...ofShare(({ fidelity }) => fidelity.attention_recall),
   },
   {
     name: 'cache',
@@ -331,22 +332,14 @@ export const COLUMNS: readonly Column[] = [
   {
     name: 'jaccard',
     title: 'Layers alike',
-    detail: true,
     means: 'Jaccard similarity of the positions that adjacent layers keep, mean.',
-    best: 'high',
-    value: ({ indices }) => indices.jaccard,
-    text: ({ indices }) => share(indices.jaccard),
-    bar: ({ indices }) => indices.jaccard,
+    ...ofShare(({ indices }) => indices.jaccard),
   },
   {
     name: 'entropy',
     title: 'Spread',
-    detail: true,
     means: 'Entropy of where the kept rows lie in the prompt; 100 % is an even spread.',
-    best: 'high',
-    value: entropy,
-    text: (run) => share(entropy(run)),
-    bar: entropy,
+    ...ofShare(entropy),
   },
 ]
 

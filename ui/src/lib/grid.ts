@@ -2,7 +2,7 @@
  * The map as a grid: a row per layer, which unfolds into a row per KV head, and a column per stretch of tokens. Numbers
  * and pixels, no DOM.
  */
-import { cividis, type Rgb } from './colours'
+import { cividis } from './colours'
 
 /** A picture of the map, as in `map_picture`: `[rows][columns]` of the tokens `from..to`, 255 is everything. */
 export interface Picture {
@@ -56,8 +56,6 @@ export function scale(most: number): Uint32Array {
   for (let share = 0; share < 256; share++) bytes.set([...cividis(share / Math.max(1, most)), 255], share * 4)
   return words
 }
-
-export const colourOf = (share: number, most: number): Rgb => cividis(share / Math.max(1, most))
 
 /** Draws the rows into RGBA words of one pixel for each cell. */
 export function drawRows(

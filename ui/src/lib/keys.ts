@@ -18,6 +18,26 @@ export type Command =
   | 'smaller'
   | 'ordinary'
 
+/** Commands of keys with Ctrl, and of keys alone. */
+const CONTROL = new Map<string, Command>([
+  ['o', 'open'],
+  [',', 'settings'],
+  ['l', 'composer'],
+  ['f', 'find'],
+  ['b', 'sidebar'],
+  ['0', 'ordinary'],
+])
+const PLAIN = new Map<string, Command>([
+  ['/', 'composer'],
+  ['?', 'shortcuts'],
+  ['n', 'next'],
+  ['p', 'previous'],
+  ['t', 'table'],
+  ['g', 'grid'],
+  ['c', 'compare'],
+  ['m', 'models'],
+])
+
 /**
  * The command of a key press, or null. While typing (`typing`), only combinations with Ctrl and the function keys
  * count.
@@ -30,53 +50,11 @@ export function commandOf(event: KeyboardEvent, typing: boolean): Command | null
     if (event.key === '+' || event.key === '=') return 'larger'
     if (event.key === '-' || event.key === '_') return 'smaller'
   }
-  if (control && !event.altKey && !event.shiftKey) {
-    switch (event.key.toLowerCase()) {
-      case 'o':
-        return 'open'
-      case ',':
-        return 'settings'
-      case 'l':
-        return 'composer'
-      case 'f':
-        return 'find'
-      case 'b':
-        return 'sidebar'
-      case '0':
-        return 'ordinary'
-      default:
-        return null
-    }
-  }
-  if (control) return null
+  if (control) return (!event.altKey && !event.shiftKey && CONTROL.get(event.key.toLowerCase())) || null
   if (event.key === 'F1') return 'shortcuts'
   if (event.key === 'Escape') return 'stop'
-  if (event.altKey) {
-    if (event.key === 'ArrowDown') return 'next'
-    if (event.key === 'ArrowUp') return 'previous'
-    return null
-  }
-  if (typing) return null
-  switch (event.key) {
-    case '/':
-      return 'composer'
-    case '?':
-      return 'shortcuts'
-    case 'n':
-      return 'next'
-    case 'p':
-      return 'previous'
-    case 't':
-      return 'table'
-    case 'g':
-      return 'grid'
-    case 'c':
-      return 'compare'
-    case 'm':
-      return 'models'
-    default:
-      return null
-  }
+  if (event.altKey) return event.key === 'ArrowDown' ? 'next' : event.key === 'ArrowUp' ? 'previous' : null
+  return (!typing && PLAIN.get(event.key)) || null
 }
 
 /** Whether a key goes to a text field rather than to the window. */

@@ -8,18 +8,9 @@ import { countsAt, replayOf, type Replay } from './replay'
 import { bandsOf, leastCount, meanShare, regionsOf, type Band, type Region, type Tokens } from './runs'
 import { snapped } from './words'
 
-/** The calls of a map (`calls.ts`; replaced in tests). */
-export interface MapCalls {
-  mapEnds(turn: number): Promise<ArrayBuffer>
-  mapCounts(turn: number, layer: number | null, lift: boolean): Promise<ArrayBuffer>
-  mapToken(turn: number, token: number): Promise<TokenSlots>
-  mapTable(turn: number, layer: number | null): Promise<TableRow[]>
-  mapLayers(turn: number): Promise<LayerRow[]>
-  mapEarlier(turn: number, layer: number | null): Promise<EarlierTurns | null>
-  mapLevels(turn: number): Promise<ArrayBuffer>
-  mapAttended(turn: number): Promise<Attended[]>
-  mapEvictions(turn: number): Promise<ArrayBuffer>
-}
+type Calls = typeof import('./calls')
+/** The calls of a map; replaced in tests. */
+export type MapCalls = Omit<Pick<Calls, Extract<keyof Calls, `map${string}`>>, 'mapPicture'>
 
 export interface Painted extends Tokens {
   turn: number

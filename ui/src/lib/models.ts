@@ -62,16 +62,12 @@ export const SUITS: Record<Suits, string> = {
 /** Explanation of a verdict, with the free memory. */
 export function suitsMeaning(suits: Suits, free: number | null): string {
   const now = free === null ? '' : `: ${bytes(free)} are free`
-  switch (suits) {
-    case 'fits':
-      return `There is enough memory${now}`
-    case 'tight':
-      return `The model fits, but little memory is left for the document${now}`
-    case 'tooLarge':
-      return `The model alone needs more memory than there is${now}`
-    case 'unknown':
-      return 'The system does not say how much memory is free'
-  }
+  return {
+    fits: `There is enough memory${now}`,
+    tight: `The model fits, but little memory is left for the document${now}`,
+    tooLarge: `The model alone needs more memory than there is${now}`,
+    unknown: 'The system does not say how much memory is free',
+  }[suits]
 }
 
 const MOVING: readonly DownloadState[] = ['asking', 'checking', 'downloading', 'waiting', 'queued']
@@ -102,26 +98,18 @@ export function figures(download: Download): string {
 /** State of a download, in a few words. */
 export function doing(download: Download): string {
   const done = share(download)
-  switch (download.state) {
-    case 'queued':
-      return 'Waiting for its turn'
-    case 'asking':
-      return 'Contacting Hugging Face'
-    case 'checking':
-      return `Checking the downloaded part${done === null ? '' : `, ${percent(done)}`}`
-    case 'downloading':
-      return done === null ? 'Downloading' : `Downloading, ${percent(done)}`
-    case 'waiting':
-      return 'Waiting'
-    case 'stopping':
-      return 'Stopping'
-    case 'paused':
-      return 'Paused'
-    case 'finished':
-      return 'Downloaded and checked'
-    case 'failed':
-      return 'Not finished'
-  }
+  const far = done === null ? '' : `, ${percent(done)}`
+  return {
+    queued: 'Waiting for its turn',
+    asking: 'Contacting Hugging Face',
+    checking: `Checking the downloaded part${far}`,
+    downloading: `Downloading${far}`,
+    waiting: 'Waiting',
+    stopping: 'Stopping',
+    paused: 'Paused',
+    finished: 'Downloaded and checked',
+    failed: 'Not finished',
+  }[download.state]
 }
 
 /** `HuggingFaceTB/SmolLM2:model.gguf` as name and repository. */
