@@ -2,12 +2,10 @@
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import App from '../src/App.svelte'
 import type { Kept } from '../src/lib/context'
 import type { Turn as TurnFacts } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
 import { cardsOf, labelsOf, newestOf } from '../src/lib/versions'
-import { start as startMock } from '../src/mock'
 import Composer from '../src/parts/Composer.svelte'
 import Conversation from '../src/parts/Conversation.svelte'
 import Footer from '../src/parts/Footer.svelte'
@@ -438,57 +436,5 @@ describe('a pasted text', () => {
     expect(box().value).toBe(`Is this so: ${long}?`)
     expect([kept.app.draft, box().selectionStart]).toEqual([box().value, 12 + long.length])
     expect(words(one('notice')?.querySelector('p'))).toBe('Kept is still working on the open document.')
-  })
-})
-
-describe('the stand-in for the program', () => {
-  const until = async (condition: () => boolean) => {
-    for (let i = 0; i < 300 && !condition(); i++) await new Promise((resolve) => setTimeout(resolve, 10))
-    flushSync()
-    expect(condition(), document.body.innerHTML).toBe(true)
-  }
-  const states = () => all('turn').map((card) => card.dataset['state'])
-
-  it('queues, keeps versions, branches and takes pasted texts', async () => {
-    clearMocks()
-    history.replaceState(null, '', '?slow=0.02')
-    startMock()
-    shown.push(mount(App, { target: document.body, props: { report: (_: string, what: unknown) => expect.fail(String(what)) } })) // prettier-ignore
-    await until(() => one('suggestion') !== null)
-    const ask = (question: string) => {
-      type(question)
-      press(box(), 'Enter')
-    }
-    ask('One?')
-    await until(() => states().length === 1 && box().value === '')
-    ask('Two?')
-    await until(() => states().length === 2 && box().value === '')
-    ask('Three?')
-    await until(() => states().length === 3 && box().value === '')
-    all('waiting-remove').at(-1)!.click()
-    await until(() => states().length === 2 && box().value === 'Three?')
-    await until(() => states().every((state) => state === 'done'))
-
-    one('ask-again')!.click()
-    await until(() => all('version').length === 2)
-    await until(() => states().every((state) => state === 'done'))
-    expect(words(document.querySelector('[data-testid=conversation][aria-current]'))).toContain('One?')
-
-    all('edit-question')[1]!.click()
-    flushSync()
-    expect(box().value).toBe('Two?')
-    ask('Two, please?')
-    await until(() => all('question').map(words).join() === 'One?,Two, please?' && all('version').length === 2)
-    await until(() => states().every((state) => state === 'done'))
-    expect(box().value).toBe('Three?')
-    all('branch')[0]!.click()
-    await until(() => all('turn').length === 1 && all('version').length === 0)
-    expect(words(document.querySelector('[data-testid=conversation][aria-current]'))).toContain('(branch)')
-
-    const text = `The lease of the mill\n\n${'The rent is due in May. '.repeat(100)}`
-    const event = new Event('paste', { bubbles: true, cancelable: true })
-    box().dispatchEvent(Object.assign(event, { clipboardData: { getData: () => text } }))
-    await until(() => all('turn').length === 0)
-    expect(document.body.textContent).toContain('The lease of the mill')
   })
 })

@@ -1,5 +1,5 @@
-/** The mock's comparison: plausible figures, run by run. */
-import type { Choice, Comparison, MethodRun, ReferenceReport, RunReport } from '../lib/contract'
+/** A comparison for the tests: plausible figures, run by run. */
+import type { Choice, Comparison, MethodRun, ReferenceReport, RunReport } from '../src/lib/contract'
 
 export function referenceOf(tokens: number, layers: number, kvHeads: number, kvBytes: number): ReferenceReport {
   const random = randomFrom(11)
