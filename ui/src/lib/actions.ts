@@ -56,6 +56,14 @@ export class Actions {
     }
   }
 
+  /** Whether a command was accepted. */
+  async #accepted(where: Place, work: Promise<unknown>): Promise<boolean> {
+    return (await this.#try(where, work)) !== undefined
+  }
+
+  /** The refusal of a command, which the caller shows, or null. */
+  #refusal = (work: Promise<unknown>): Promise<Refusal | null> => work.then(() => null, calls.refusal)
+
   chooseDocument = () => this.#try('document', calls.chooseDocument())
   openSample = () => this.#try('document', calls.openSample())
   chooseModel = () => this.#try('model', calls.chooseModel())
@@ -73,7 +81,7 @@ export class Actions {
   async #opens(open: () => Promise<null>): Promise<boolean> {
     this.#app.goal = null
     this.#app.dismissAll('conversation')
-    return (await this.#try('conversation', open())) !== undefined
+    return this.#accepted('conversation', open())
   }
 
   /** Shows a found passage; opens its conversation first, unless it is open. */
@@ -90,7 +98,7 @@ export class Actions {
   /** Deletes a conversation, and offers to undo that for a while. */
   deleteConversation = async (entry: ConversationEntry) => {
     const open = entry.id === this.#app.conversation
-    if ((await this.#try('conversation', calls.deleteConversation(entry.id))) === undefined) return
+    if (!(await this.#accepted('conversation', calls.deleteConversation(entry.id)))) return
     clearTimeout(this.#undoTimer)
     this.#app.deleted = entry
     this.#deletedOpen = open
@@ -101,7 +109,7 @@ export class Actions {
   restoreConversation = async () => {
     const { deleted } = this.#app
     this.#app.deleted = null
-    if (!deleted || (await this.#try('conversation', calls.restoreConversation(deleted.id))) === undefined) return
+    if (!deleted || !(await this.#accepted('conversation', calls.restoreConversation(deleted.id)))) return
     if (this.#deletedOpen && this.#app.conversation === null) await this.openConversation(deleted.id)
   }
 
@@ -116,12 +124,7 @@ export class Actions {
   }
 
   closeDocument = async () => {
-    try {
-      await calls.closeDocument()
-      this.#app.close()
-    } catch (refusal) {
-      this.#app.notify('document', calls.sentence(refusal))
-    }
+    if (await this.#accepted('document', calls.closeDocument())) this.#app.close()
   }
 
   /** Stops the running question, the first that waits, or the opening of a document; nothing without any of these. */
@@ -180,7 +183,7 @@ export class Actions {
   /** Opens a pasted text as a document; whether it was accepted. */
   openText = async (text: string): Promise<boolean> => {
     this.#app.dismissAll('conversation')
-    if ((await this.#try('conversation', calls.openText(text))) === undefined) return false
+    if (!(await this.#accepted('conversation', calls.openText(text)))) return false
     this.#app.announcement = 'The pasted text is opened as a document'
     return true
   }
@@ -195,23 +198,12 @@ export class Actions {
   /** Starts a comparison; null if accepted, else the refusal's message, which the caller shows. */
   compare = async (question: string, runs: Choice[]): Promise<string | null> => {
     this.#app.dismissAll('comparison')
-    try {
-      await calls.compare(question, runs)
-      return null
-    } catch (refusal) {
-      return calls.sentence(refusal)
-    }
+    return (await this.#refusal(calls.compare(question, runs)))?.message ?? null
   }
 
   /** The refusal of these parameters for a method, or null. */
-  checkMethod = async ({ method, parameters }: Pick<Choice, 'method' | 'parameters'>): Promise<Refusal | null> => {
-    try {
-      await calls.checkMethod(method, parameters)
-      return null
-    } catch (refusal) {
-      return calls.refusal(refusal)
-    }
-  }
+  checkMethod = ({ method, parameters }: Pick<Choice, 'method' | 'parameters'>) =>
+    this.#refusal(calls.checkMethod(method, parameters))
 
   lookForModels = () => this.#try('models', calls.lookForModels())
   addModelFolder = () => this.#try('models', calls.addModelFolder())
@@ -229,12 +221,7 @@ export class Actions {
   useModel = async (id: string, stretch: string | null): Promise<boolean> => {
     this.#app.dismissAll('model')
     this.#app.dismissAll('models')
-    return (
-      (await this.#try(
-        'models',
-        calls.useModel(id, stretch).then(() => true),
-      )) ?? false
-    )
+    return this.#accepted('models', calls.useModel(id, stretch))
   }
 
   /** Opens a model that has just been downloaded, and removes its download from the list. */
@@ -256,18 +243,21 @@ export class Actions {
   removeDocument = (index: number) => this.#try('document', calls.removeDocument(index))
 
   /** Replaces the parameters of the current method; the refusal, or null. */
-  setParameters = async (parameters: Parameters): Promise<Refusal | null> => {
-    const app = this.#app
-    const { method } = app.settings
-    const all = { ...app.settings.parameters, [method]: parameters }
-    if (Object.keys(parameters).length === 0) delete all[method]
-    try {
-      app.settings = await calls.saveSettings({ ...app.settings, parameters: all })
-      return null
-    } catch (refusal) {
-      return calls.refusal(refusal)
-    }
+  setParameters = (parameters: Parameters): Promise<Refusal | null> => {
+    const { settings } = this.#app
+    const changed = { ...settings, parameters: this.#parametersWith(settings.method, parameters) }
+    return this.#refusal(calls.saveSettings(changed).then((saved) => (this.#app.settings = saved)))
   }
+
+  /** The parameters of all methods, with those of one replaced. */
+  #parametersWith(method: string, parameters: Parameters): Record<string, Parameters> {
+    const { [method]: _, ...others } = this.#app.settings.parameters
+    return Object.keys(parameters).length === 0 ? others : { ...others, [method]: parameters }
+  }
+
+  /** Uses a choice for the next questions; whether it was accepted. */
+  choose = ({ method, parameters, budget }: Choice, where: Place): Promise<boolean> =>
+    this.change({ method, parameters: this.#parametersWith(method, parameters), budget }, where)
 
   /** Larger (1), smaller (-1) or default (0) text. */
   zoom = (direction: number) => {

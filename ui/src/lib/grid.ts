@@ -33,6 +33,16 @@ export function rowsOf(layers: number, heads: number, unfolded: ReadonlySet<numb
   ])
 }
 
+/** Rows that are named, a name being as tall as `every` rows; without room for heads, those of layers. */
+export function namedRows(rows: readonly Row[], every: number): { row: Row; i: number }[] {
+  let next = 0
+  return rows.flatMap((row, i) => {
+    if (i < next || (every > 1 && row.head !== null)) return []
+    next = i + every
+    return [{ row, i }]
+  })
+}
+
 /** The share of a row at a column, 0 to 255. */
 export function shareAt(layers: Picture, heads: Picture | null, kvHeads: number, row: Row, column: number): number {
   if (row.head === null) return layers.shares[row.layer * layers.columns + column] ?? 0

@@ -1,7 +1,7 @@
 /** The grid as a picture to share: one layout, as SVG or drawn into a canvas. */
 import { cividis } from './colours'
 import { heat } from './figures'
-import { shareAt, type Picture, type Row } from './grid'
+import { namedRows, shareAt, type Picture, type Row } from './grid'
 
 export interface Sheet {
   title: string
@@ -12,7 +12,7 @@ export interface Sheet {
   heads: Picture | null
   kvHeads: number
   most: number
-  /** Name of a row; empty without. */
+  /** Name of a row. */
   nameOf: (row: Row) => string
   /** Below the left and the right end of the picture, and between them. */
   axis: string[]
@@ -49,15 +49,15 @@ function layout({ title, lines, rows, nameOf, axis, ends }: Sheet) {
     { x: LEFT, y: 36, words: title, size: 20, bold: true, colour: INK },
     ...lines.map((words, i) => ({ x: LEFT, y: 60 + i * LINE, words, size: 13, colour: SOFT })),
   ]
-  // As many names as there is room for; without room for heads, those of layers.
-  const every = Math.ceil(12 / tall)
-  let next = 0
-  rows.forEach((row, i) => {
-    const words = nameOf(row)
-    if (words === '' || i < next || (every > 1 && row.head !== null)) return
-    next = i + every
-    texts.push({ x: LEFT - 8, y: top + (i + 0.5) * tall + 4, words, size: 11, anchor: 'end', colour: SOFT })
-  })
+  for (const { row, i } of namedRows(rows, Math.ceil(12 / tall)))
+    texts.push({
+      x: LEFT - 8,
+      y: top + (i + 0.5) * tall + 4,
+      words: nameOf(row),
+      size: 11,
+      anchor: 'end',
+      colour: SOFT,
+    })
   axis.forEach((words, i) => {
     const share = axis.length > 1 ? i / (axis.length - 1) : 0
     const anchor = i === 0 ? 'start' : i === axis.length - 1 ? 'end' : 'middle'
