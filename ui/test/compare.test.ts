@@ -37,7 +37,6 @@ const METHODS: MethodFacts[] = ['full', 'snapkv', 'h2o', 'novel'].map((name) => 
   paper: '',
   keeps: 'a part',
   acts: '',
-  positions: '',
   parameters: [],
   streams: false,
   seesQuestion: true,

@@ -111,8 +111,8 @@ export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
     },
     modelError: null,
     methods: [
-      { name: 'full', title: 'Full cache', paper: '', keeps: 'everything', acts: '', positions: '', parameters: [], streams: false, seesQuestion: true },
-      { name: 'snapkv', title: 'SnapKV', paper: '', keeps: 'a part', acts: '', positions: '', parameters: [], streams: false, seesQuestion: true },
+      { name: 'full', title: 'Full cache', paper: '', keeps: 'everything', acts: '', parameters: [], streams: false, seesQuestion: true },
+      { name: 'snapkv', title: 'SnapKV', paper: '', keeps: 'a part', acts: '', parameters: [], streams: false, seesQuestion: true },
     ],
     document: documentFacts(),
     opening: null,

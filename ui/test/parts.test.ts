@@ -388,7 +388,7 @@ describe('a turn', () => {
     find('ask-longer')!.click()
     await settle()
     expect([named('save_settings').length, named('ask').length]).toEqual([1, 2])
-    for (const ended of [{ finish: 'end' }, { finish: 'length', answerTokens: 32768 }]) {
+    for (const ended of [{ finish: 'end' as const }, { finish: 'length' as const, answerTokens: 32768 }]) {
       kept.app.apply({ event: 'turn', turn: turn({ id: 5, answer: 'Yes.', facts: answerFacts(ended) }) })
       flushSync()
       expect(find('ask-longer')).toBeNull()

@@ -41,7 +41,7 @@ const METHODS = [
   ['snapkv', 'SnapKV', false],
   ['ems', 'EMS', true],
 ].map(([name, title, streams]) => ({
-  name: String(name), title: String(title), streams: streams === true, seesQuestion: true, paper: '', keeps: 'a part', acts: '', positions: '', parameters: [],
+  name: String(name), title: String(title), streams: streams === true, seesQuestion: true, paper: '', keeps: 'a part', acts: '', parameters: [],
 })) // prettier-ignore
 
 function given(some: Parameters<typeof documentFacts>[0] = {}, method = 'snapkv'): Kept {

@@ -127,10 +127,6 @@ file: string,
  */
 quantisation: string, 
 /**
- * The architecture in the file.
- */
-architecture: string, 
-/**
  * Layers.
  */
 layers: number, 
@@ -212,10 +208,6 @@ keeps: string,
  * When it evicts.
  */
 acts: string, 
-/**
- * Which positions the kept rows use.
- */
-positions: string, 
 /**
  * Its parameters.
  */
@@ -304,10 +296,6 @@ name: string,
  * `text`, `pdf`, ...
  */
 kind: string, 
-/**
- * Encoding of the file's bytes.
- */
-encoding: string, 
 /**
  * Bytes of the file.
  */
@@ -934,76 +922,76 @@ meant: boolean,
 here: string | null, };
 
 /**
- * The longest document for one budget.
+ * What can be read with one budget.
  */
 export type FitLine = { 
 /**
- * Kept rows per KV head; `None` keeps all rows.
+ * Rows per KV head and layer that are kept; `None` for the full cache.
  */
 rows: number | null, 
 /**
- * Longest text in tokens.
+ * The longest prompt, in tokens; 0 if not even a short one fits.
  */
 tokens: number, 
 /**
- * The same in pages.
+ * The longest prompt in pages of [`TOKENS_PER_PAGE`].
  */
 pages: number, 
 /**
- * Peak memory in bytes, weights included.
+ * Peak bytes of the longest prompt, weights included.
  */
-peakBytes: number, 
+peak_bytes: number, 
 /**
- * The limit is the model's context length, not memory.
+ * Whether the context length limits the prompt, not memory.
  */
-wholeContext: boolean, };
+whole_context: boolean, };
 
 /**
- * What a model can read with the free memory, judged by its header alone.
+ * What a model can read with the free memory, computed from its header alone.
  */
 export type Inspection = { 
 /**
- * Number of layers.
+ * Layers.
  */
 layers: number, 
 /**
- * Number of sliding-window layers, which no method compresses.
+ * Sliding-window layers: they keep their window, whatever the method.
  */
 slidingLayers: number, 
 /**
- * Number of recurrent layers, whose state has a constant size.
+ * Recurrent layers: they have a state of constant size and keep no tokens.
  */
 recurrentLayers: number, 
 /**
- * Number of last tokens that a sliding-window layer holds.
+ * Window of the first sliding-window layer, in positions.
  */
 window: number | null, 
 /**
- * Context length, with RoPE scaling if requested.
+ * Context length in tokens, with the requested RoPE scaling.
  */
 context: number, 
 /**
- * Size of all weights.
+ * Bytes of all weights.
  */
 weightsBytes: number, 
 /**
- * Bytes of 1,000 more tokens in the full cache.
+ * Bytes of 1,000 tokens in the full cache.
  */
 kvBytesPerThousand: number, 
 /**
- * Bytes of the sliding-window layers for a long text.
+ * Bytes of the sliding-window and recurrent layers in a long text.
  */
 windowBytes: number, 
 /**
- * It has a thinking mode.
+ * Whether the chat template has a switch for thinking before the answer.
  */
 canThink: boolean, 
 /**
- * Memory that is free now.
+ * Memory that is free now, where the system reports it.
  */
 freeBytes: number | null, 
 /**
- * Additional bytes required to read a single page; 0 if it fits.
+ * Bytes that are missing to read a single page; 0 if it fits.
  */
 missingBytes: number, 
 /**
@@ -1012,35 +1000,39 @@ missingBytes: number,
 lines: Array<FitLine>, };
 
 /**
- * Memory in bytes by category.
+ * Memory in use at one moment of a question.
  */
 export type Memory = { 
 /**
- * Weights of the model.
+ * The model file's tensors, mapped.
  */
 weights: number, 
 /**
- * Kept rows.
+ * Kept keys and values of prompt and answer.
  */
 kept: number, 
 /**
- * The full cache would need this much.
+ * Size of the full cache for the whole prompt and the answer so far.
  */
 keptFull: number, 
 /**
- * A method's own tables.
+ * Data of the method other than rows.
  */
 tables: number, 
 /**
- * Buffers.
+ * All other allocations: scratch buffers of prefill or decode, capacity for the rest of the answer.
  */
 scratch: number, 
 /**
- * Free on the machine; `None` if unknown.
+ * Resident memory of this process, where the system reports it.
+ */
+resident: number | null, 
+/**
+ * Available memory of the machine, where the system reports it.
  */
 available: number | null, 
 /**
- * Total of the machine.
+ * Total memory of the machine, where the system reports it.
  */
 total: number | null, };
 
@@ -1121,35 +1113,35 @@ rows: number,
 reason: string, };
 
 /**
- * A passage that supports the answer.
+ * A source passage of an answer.
  */
 export type Source = { 
 /**
- * First UTF-16 unit.
+ * First UTF-16 code unit of the document's text.
  */
 start: number, 
 /**
- * One past the last UTF-16 unit.
+ * One past the last UTF-16 code unit.
  */
 end: number, 
 /**
- * Its page.
+ * Page, if the document has pages.
  */
 page: number | null, 
 /**
- * Name of the document that contains it, if there are several.
+ * Name of the document that contains the passage, if several were joined.
  */
 document: string | null, 
 /**
- * Its text.
+ * The text of the passage.
  */
 text: string, 
 /**
- * Share of the answer's attention, 0 to 1.
+ * Share of the answer's attention votes, 0 to 1.
  */
 weight: number, 
 /**
- * Mean share of layer-head slots that keep it, 0 to 1.
+ * Mean share of the layer-head slots that keep the passage, 0 to 1.
  */
 kept: number, };
 
@@ -1158,11 +1150,11 @@ kept: number, };
  */
 export type Citation = { 
 /**
- * End of the sentence, in UTF-16 units of the answer.
+ * One past the end of the sentence in the answer's text: in bytes, or in UTF-16 units where the app uses it.
  */
 end: number, 
 /**
- * Index of the passage in [`Turn::sources`].
+ * Index of the passage in the answer's sources.
  */
 source: number, };
 
@@ -1194,9 +1186,9 @@ export type TurnState = "waiting" | "asked" | "reading" | "answering" | "done" |
  */
 export type Facts = { 
 /**
- * `end`, `length`, `context`, `stopped` or `repetition`.
+ * Why it ended.
  */
-finish: string, 
+finish: Finish, 
 /**
  * Tokens of document and question.
  */
@@ -1383,29 +1375,29 @@ export type Phase = "reading" | "answering";
  */
 export type Progress = { 
 /**
- * The current phase.
+ * The phase.
  */
 phase: Phase, 
 /**
- * Tokens done.
+ * Tokens done. Prefill counts a token once it has passed all layers.
  */
 tokensDone: number, 
 /**
- * Total number of tokens.
+ * Tokens in total; for an answer, the limit.
  */
 tokensTotal: number, 
 /**
- * Mean speed.
+ * Mean speed so far.
  */
 tokensPerSecond: number, 
 /**
- * Remaining seconds at that speed.
+ * Further tokens of the prompt whose rows the vault provides, so that they skip prefill.
  */
-secondsLeft: number, 
+tokensFromVault: number, 
 /**
- * Further tokens that come from the vault and need no prefill.
+ * Estimated seconds left at this speed; an answer may end sooner.
  */
-tokensFromVault: number, };
+secondsLeft: number, };
 
 /**
  * One token of a map, or several tokens in maps of very long documents.
@@ -1541,11 +1533,15 @@ mean: number,
 max: number, };
 
 /**
- * The vault folder.
+ * The vaults on disk.
  */
 export type Vault = { 
 /**
- * Path for display.
+ * How documents are stored: `q8_0`, `f16` or `off`.
+ */
+kind: string, 
+/**
+ * The folder, for display.
  */
 folder: string, 
 /**
@@ -1553,11 +1549,11 @@ folder: string,
  */
 documents: number, 
 /**
- * Bytes used on disk.
+ * Bytes of all vaults on disk.
  */
 bytes: number, 
 /**
- * Maximum bytes on disk.
+ * Bytes that all vaults may take on disk.
  */
 budget: number, 
 /**

@@ -82,7 +82,7 @@ export function start(): void {
   })
   const { settings, model } = snapshot
   settings.theme = (query.get('theme') as Theme | null) ?? 'system'
-  Object.assign(model!, { layers, kvHeads, qHeads: kvHeads * 4, bytesPerRow, context: 131072, canThink: long })
+  Object.assign(model!, { layers, kvHeads, context: 131072, canThink: long })
 
   function rowsOf(budget: string | null): number {
     const share = /^([\d.]+)%$/.exec(budget ?? '25%')
@@ -128,7 +128,7 @@ export function start(): void {
         memory: using((rows * step) / steps),
       })
     }
-    turn.hasMap = true
+    turn.hasMap = mind.layersDone > 0
     if (!stopped()) {
       turn.state = 'answering'
       tell(turn)
