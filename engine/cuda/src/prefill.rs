@@ -406,6 +406,7 @@ impl PrefillBackend for CudaPrefill<'_> {
     }
 
     fn end(mut self: Box<Self>, rows: Range<usize>) -> Result<PrefillEnd, EngineError> {
+        let held = self.counting.held();
         let on_host = self.on_host.as_ref().map_or(0, |on_host| on_host.bytes);
         let cache = self.to_cache.take().map(|(cache, _)| cache);
         let kept = cache.as_ref().map_or(0, GpuCache::bytes);
@@ -413,7 +414,7 @@ impl PrefillBackend for CudaPrefill<'_> {
             memory: PrefillMemory {
                 layer_kv: self.buffers.row_bytes(),
                 activations: self.buffers.bytes(),
-                device: self.gpu.bytes() + self.counting.held() + kept + on_host,
+                device: self.gpu.bytes() + held + kept + on_host,
             },
             cache: cache.map(|cache| Box::new(cache) as DeviceRows),
             residual: self.residual.read(rows)?,
