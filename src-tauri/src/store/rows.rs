@@ -88,21 +88,25 @@ impl Store {
         self.pool.close().await;
     }
 
-    /// A conversation with its document.
+    /// A conversation with its document, as they are at one moment.
     pub async fn conversation(&self, id: u64) -> Result<Option<Loaded>, StoreError> {
+        let mut moment = self.pool.begin().await?;
         let row =
             sqlx::query_scalar("SELECT document FROM conversation WHERE id = ? AND deleted = 0");
-        let document: Option<i64> = row.bind(row_of_id(id)?).fetch_optional(&self.pool).await?;
-        let Some(document) = document else {
+        let row = row
+            .bind(row_of_id(id)?)
+            .fetch_optional(&mut *moment)
+            .await?;
+        let Some(document) = row else {
             return Ok(None);
         };
-        let document = self.document(id_of_row(document)?).await?;
+        let document = document_of(&mut moment, id_of_row(document)?).await?;
         let document = document
             .ok_or_else(|| StoreError::Value("a conversation without its document".to_owned()))?;
         Ok(Some(Loaded {
             conversation: id,
             document,
-            turns: self.turns(id).await?,
+            turns: turns_of(&mut moment, id).await?,
         }))
     }
 
@@ -110,14 +114,16 @@ impl Store {
     pub async fn remembered(&self) -> Result<Remembered, StoreError> {
         let settings: Option<Settings> = self.setting("settings").await?;
         let open: Open = self.setting("open").await?.unwrap_or_default();
+        let mut connection = self.pool.acquire().await?;
         let document = match open.document {
-            Some(id) => self.document(id).await?,
+            Some(id) => document_of(&mut connection, id).await?,
             None => None,
         };
         let turns = match open.conversation {
-            Some(id) => self.turns(id).await?,
+            Some(id) => turns_of(&mut connection, id).await?,
             None => Vec::new(),
         };
+        drop(connection);
         Ok(Remembered {
             started_before: settings.is_some(),
             settings,
@@ -209,22 +215,6 @@ impl Store {
         Ok(())
     }
 
-    async fn document(&self, id: u64) -> Result<Option<OpenDocument>, StoreError> {
-        let row = sqlx::query("SELECT info, sample, text FROM document WHERE id = ?")
-            .bind(row_of_id(id)?)
-            .fetch_optional(&self.pool)
-            .await?;
-        let Some(row) = row else { return Ok(None) };
-        let info: Document = of_json(row.try_get("info")?)?;
-        let text = text_of(row.try_get("text")?)?;
-        Ok(Some(OpenDocument::new(
-            id,
-            info,
-            Arc::from(text),
-            row.try_get("sample")?,
-        )))
-    }
-
     /// Writes a document, new or extended.
     pub async fn set_document(&self, document: &OpenDocument) -> Result<(), StoreError> {
         let mut transaction = self.pool.begin().await?;
@@ -284,16 +274,6 @@ impl Store {
             transaction.commit().await?;
         }
         Ok(())
-    }
-
-    async fn turns(&self, conversation: u64) -> Result<Vec<Turn>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT turn.*, map.turn IS NOT NULL AS has_map, map.neutral IS NOT NULL AS has_lift, map.evictions IS NOT NULL AS has_replay FROM turn LEFT JOIN map ON map.turn = turn.id WHERE conversation = ? ORDER BY id",
-        )
-        .bind(row_of_id(conversation)?)
-        .fetch_all(&self.pool)
-        .await?;
-        rows.iter().map(turn_of_row).collect()
     }
 
     /// Writes a turn, if its conversation still exists.
@@ -431,6 +411,38 @@ fn grid_of(bytes: &[u8]) -> Result<MapGrid, StoreError> {
 fn log_of(bytes: &[u8], cells: usize) -> Result<EvictionLog, StoreError> {
     EvictionLog::from_bytes(&inflate(bytes)?, cells)
         .ok_or_else(|| StoreError::Value("a record of evictions".to_owned()))
+}
+
+async fn document_of(
+    connection: &mut SqliteConnection,
+    id: u64,
+) -> Result<Option<OpenDocument>, StoreError> {
+    let row = sqlx::query("SELECT info, sample, text FROM document WHERE id = ?")
+        .bind(row_of_id(id)?)
+        .fetch_optional(connection)
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    let info: Document = of_json(row.try_get("info")?)?;
+    let text = text_of(row.try_get("text")?)?;
+    Ok(Some(OpenDocument::new(
+        id,
+        info,
+        Arc::from(text),
+        row.try_get("sample")?,
+    )))
+}
+
+async fn turns_of(
+    connection: &mut SqliteConnection,
+    conversation: u64,
+) -> Result<Vec<Turn>, StoreError> {
+    let rows = sqlx::query(
+        "SELECT turn.*, map.turn IS NOT NULL AS has_map, map.neutral IS NOT NULL AS has_lift, map.evictions IS NOT NULL AS has_replay FROM turn LEFT JOIN map ON map.turn = turn.id WHERE conversation = ? ORDER BY id",
+    )
+    .bind(row_of_id(conversation)?)
+    .fetch_all(connection)
+    .await?;
+    rows.iter().map(turn_of_row).collect()
 }
 
 fn turn_of_row(row: &SqliteRow) -> Result<Turn, StoreError> {

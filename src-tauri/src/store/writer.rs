@@ -1,5 +1,5 @@
-//! The single writing task. It handles everything in the order of the events, so that a map is found right after it was
-//! saved.
+//! The single writing task. It writes in the order of the events; a read waits for the writes before it, so that a map is
+//! found right after it was saved.
 
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
