@@ -34,17 +34,8 @@ pub(super) unsafe fn pairs_of_256<F: Format, const VNNI: bool>(
     let has_third = !F::MINS;
     // SAFETY: the caller guarantees the instructions; rows and input have the same number of whole blocks.
     unsafe {
-        let (low, pair) = (_mm_set1_epi8(15), _mm256_set1_epi8(3));
-        // The levels of 32 numbers each, once for each 16 of them.
-        let doubled = [
-            _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3),
-            _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7),
-        ];
-        let (scales_at, pairs_at, d_at) = if has_third {
-            (96, 32, 108)
-        } else {
-            (0, 16, 80)
-        };
+        let pair = _mm256_set1_epi8(3);
+        let pairs_at = if has_third { 32 } else { 16 };
         let mut found = [_mm256_setzero_ps(); ROWS];
         for (found, row) in found.iter_mut().zip(rows) {
             let mut both = [_mm256_setzero_ps(); 2];
@@ -53,39 +44,7 @@ pub(super) unsafe fn pairs_of_256<F: Format, const VNNI: bool>(
                 for line in (0..F::BYTES).step_by(64) {
                     prefetch(at.add(line));
                 }
-                let d = _mm256_set1_ps(half(at.add(d_at)));
-                let (packed, mins) = if has_third {
-                    let scales = sixteen_scales(at.add(scales_at));
-                    let scales = _mm_sub_epi8(scales, _mm_set1_epi8(32));
-                    (scales, scales)
-                } else {
-                    let packed = _mm_loadu_si128(at.add(scales_at).cast());
-                    let mins = _mm_and_si128(_mm_srli_epi16::<4>(packed), low);
-                    (_mm_and_si128(packed, low), mins)
-                };
-                let min_d = match has_third {
-                    true => _mm256_mul_ps(d, _mm256_set1_ps(4.0)),
-                    false => _mm256_set1_ps(half(at.add(82))),
-                };
-                let levels = _mm256_loadu_ps(input.scales.as_ptr().add(8 * block));
-                let mut scales = [0.0f32; 16];
-                for (part, doubled) in doubled.into_iter().enumerate() {
-                    let of_part = |bytes: __m128i| {
-                        let bytes = if part == 0 {
-                            bytes
-                        } else {
-                            _mm_srli_si128::<8>(bytes)
-                        };
-                        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))
-                    };
-                    let level = _mm256_permutevar8x32_ps(levels, doubled);
-                    let scale = _mm256_mul_ps(of_part(packed), _mm256_mul_ps(d, level));
-                    _mm256_storeu_ps(scales.as_mut_ptr().add(8 * part), scale);
-                    let min = _mm256_mul_ps(of_part(mins), _mm256_mul_ps(min_d, level));
-                    let sums = input.byte_sums.as_ptr().add(16 * block + 8 * part);
-                    let sums = _mm256_cvtepi32_ps(_mm256_loadu_si256(sums.cast()));
-                    both[part] = _mm256_fnmadd_ps(min, sums, both[part]);
-                }
+                let scales = scales_of_pairs::<F>(at, input, block, &mut both);
                 let third = load(at);
                 let x = input.bytes.as_ptr().add(256 * block).cast::<u8>();
                 for part in 0..2 {
@@ -123,6 +82,57 @@ pub(super) unsafe fn pairs_of_256<F: Format, const VNNI: bool>(
         }
         sum4(found)
     }
+}
+
+/// The scales of 16 numbers each in the block at `at`, times the levels of the input; the minima's share of the product
+/// is subtracted from `both`.
+#[inline(always)]
+unsafe fn scales_of_pairs<F: Format>(
+    at: *const u8,
+    input: Row<'_>,
+    block: usize,
+    both: &mut [__m256; 2],
+) -> [f32; 16] {
+    let has_third = !F::MINS;
+    let mut scales = [0.0f32; 16];
+    // SAFETY: as in `pairs_of_256`.
+    unsafe {
+        let low = _mm_set1_epi8(15);
+        // The levels of 32 numbers each, once for each 16 of them.
+        let doubled = [
+            _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3),
+            _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7),
+        ];
+        let d = _mm256_set1_ps(half(at.add(if has_third { 108 } else { 80 })));
+        let (packed, mins, min_d) = if has_third {
+            let scales = _mm_sub_epi8(sixteen_scales(at.add(96)), _mm_set1_epi8(32));
+            (scales, scales, _mm256_mul_ps(d, _mm256_set1_ps(4.0)))
+        } else {
+            let packed = _mm_loadu_si128(at.cast());
+            let mins = _mm_and_si128(_mm_srli_epi16::<4>(packed), low);
+            let min_d = _mm256_set1_ps(half(at.add(82)));
+            (_mm_and_si128(packed, low), mins, min_d)
+        };
+        let levels = _mm256_loadu_ps(input.scales.as_ptr().add(8 * block));
+        for (part, doubled) in doubled.into_iter().enumerate() {
+            let of_part = |bytes: __m128i| {
+                let bytes = if part == 0 {
+                    bytes
+                } else {
+                    _mm_srli_si128::<8>(bytes)
+                };
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))
+            };
+            let level = _mm256_permutevar8x32_ps(levels, doubled);
+            let scale = _mm256_mul_ps(of_part(packed), _mm256_mul_ps(d, level));
+            _mm256_storeu_ps(scales.as_mut_ptr().add(8 * part), scale);
+            let min = _mm256_mul_ps(of_part(mins), _mm256_mul_ps(min_d, level));
+            let sums = input.byte_sums.as_ptr().add(16 * block + 8 * part);
+            let sums = _mm256_cvtepi32_ps(_mm256_loadu_si256(sums.cast()));
+            both[part] = _mm256_fnmadd_ps(min, sums, both[part]);
+        }
+    }
+    scales
 }
 
 /// Ternary numbers: unpacked one block after the other, with an offset of 128.
