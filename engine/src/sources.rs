@@ -54,7 +54,7 @@ pub struct Within {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Citation {
-    /// One past the last byte of the sentence in the answer's text.
+    /// One past the end of the sentence in the answer's text: in bytes, or in UTF-16 units where the app uses it.
     pub end: usize,
     /// Index of the passage in the answer's sources.
     pub source: usize,

@@ -37,7 +37,7 @@ pub trait Watch {
 }
 
 /// Result of prefill.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reading {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,

@@ -1,6 +1,6 @@
 //! Row-wise operations of a transformer layer between its matrix products.
 //!
-//! Each function makes one pass over its slices; matrix products and attention are in other modules.
+//! Matrix products and attention are in other modules.
 
 use crate::simd::{Lanes, by_level, simd_level};
 use crate::threads::{SharedMut, for_each_range};

@@ -32,7 +32,7 @@ pub struct LayerPass<'a, S = LayerScratch> {
     scratch: S,
 }
 
-/// The matrices of a layer; used for those that are not quantised.
+/// The matrices of a layer, with f32 copies of those that are not quantised.
 struct Copies<'a> {
     mixer: MixerCopies<'a>,
     ffn: FeedForwardCopies<'a>,

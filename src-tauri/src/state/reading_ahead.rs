@@ -4,7 +4,7 @@
 //! It is read for the method and budget of the questions to come: when these change, the worker looks what is missing for
 //! them. A document longer than the context length is then read again.
 
-use kept_engine::Progress;
+use kept_engine::{Note, Progress};
 use kept_worker::protocol::{EstimateRequest, Request};
 
 use super::AppState;
@@ -133,8 +133,11 @@ impl AppState {
         self.emit_reading();
     }
 
-    /// The worker has read the document, as far as the vault could be written.
-    pub(super) fn document_read(&mut self, ticket: u64) {
+    /// The worker has read the document, as far as the vault could be written; `notes` say what could not.
+    pub(super) fn document_read(&mut self, ticket: u64, notes: &[Note]) {
+        for note in notes {
+            tracing::info!(%note, "the document is not read in the background");
+        }
         if self.reading.step == Step::Running(ticket) {
             self.set_step(Step::Done);
             // The estimate follows what is in the vault.

@@ -81,12 +81,7 @@ impl AppState {
                 report,
             } => self.run_arrived(ticket, run, seconds, *report, bytes)?,
             Reply::ReadAhead { ticket, progress } => self.reading_progressed(ticket, progress),
-            Reply::DocumentRead { ticket, notes, .. } => {
-                for note in notes {
-                    tracing::info!(%note, "the document is not read in the background");
-                }
-                self.document_read(ticket);
-            }
+            Reply::DocumentRead { ticket, notes, .. } => self.document_read(ticket, &notes),
             Reply::NeutralMap { ticket } => self.neutral_arrived(ticket, &bytes)?,
             Reply::NeutralDone { ticket } => {
                 self.maps.neutral.ended(Some(ticket), false);
