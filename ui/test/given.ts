@@ -97,7 +97,17 @@ export function entry(some: Partial<ConversationEntry> = {}): ConversationEntry 
 }
 
 export function memory(some: Partial<Memory> = {}): Memory {
-  return { weights: 400, kept: 10, keptFull: 100, tables: 0, scratch: 50, resident: null, available: 10_000, total: 20_000, ...some }
+  return {
+    weights: 400,
+    kept: 10,
+    keptFull: 100,
+    tables: 0,
+    scratch: 50,
+    resident: null,
+    available: 10_000,
+    total: 20_000,
+    ...some,
+  }
 }
 
 export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
