@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use kept_engine::backend::Gpus;
 use kept_engine::kernels::product_rate;
-use kept_engine::{available_memory, pages_per_minute};
+use kept_engine::{FEW_PAGES_PER_MINUTE, available_memory, pages_per_minute};
 use kept_engine_cuda::CudaGpus;
 use kept_hub::{Entry, Finder, Fit, Folders, Found, FoundModel};
 use serde_json::{Value, json};
@@ -116,16 +116,16 @@ fn as_text(found: &Found) -> String {
 
 fn catalogue(as_json: bool) -> anyhow::Result<()> {
     let memory = available_memory();
-    let entries = Entry::for_memory(memory);
     // With a GPU, the processor's speed says little.
     let on_gpu = CudaGpus.list().is_ok_and(|gpus| !gpus.is_empty());
     let rate = match on_gpu {
         true => None,
         false => Some(product_rate()?),
     };
-    let pages = |entry: &Entry| {
-        rate.map(|rate| pages_per_minute(entry.parameters_per_token(), rate).round())
-    };
+    let pages =
+        |entry: &Entry| rate.map(|rate| pages_per_minute(entry.parameters_per_token(), rate));
+    let slow = |entry: &Entry| pages(entry).is_some_and(|pages| pages < FEW_PAGES_PER_MINUTE);
+    let entries = Entry::ranked(memory, slow);
     if as_json {
         let entry = |(entry, fit): &(&Entry, Fit)| {
             json!({
@@ -138,7 +138,7 @@ fn catalogue(as_json: bool) -> anyhow::Result<()> {
                 "licence": entry.licence,
                 "minimum_memory_bytes": entry.minimum_memory_bytes,
                 "good_for": entry.good_for,
-                "pages_per_minute": pages(entry),
+                "pages_per_minute": pages(entry).map(f64::round),
                 "fit": fit_label(*fit),
             })
         };
@@ -146,7 +146,7 @@ fn catalogue(as_json: bool) -> anyhow::Result<()> {
     }
     let mut text = match memory {
         Some(free) => format!(
-            "{} of memory are free; what suits that comes first\n",
+            "{} of memory are free; what suits that and the processor comes first\n",
             bytes(free)
         ),
         None => "the free memory is not known on this system; the smallest come first\n".to_owned(),
@@ -157,7 +157,7 @@ fn catalogue(as_json: bool) -> anyhow::Result<()> {
             Some(..1.5) => "; reads about a page a minute here".to_owned(),
             Some(pages) => format!(
                 "; reads about {} pages a minute here",
-                count(pages as usize)
+                count(pages.round() as usize)
             ),
         };
         text.push_str(&format!(

@@ -62,6 +62,9 @@ pub fn pages_per_minute(parameters: u64, product_rate: f64) -> f64 {
     60.0 * SHARE * product_rate / parameters as f64 / TOKENS_PER_PAGE as f64
 }
 
+/// With fewer [`pages_per_minute`] a model is slow for documents: thirty pages take more than five minutes.
+pub const FEW_PAGES_PER_MINUTE: f64 = 6.0;
+
 impl Engine {
     /// What this model can read with `free` bytes of memory (GPU memory if it computes on a GPU; weights included):
     /// with the full cache, and with a few budgets of `method`.

@@ -61,7 +61,7 @@ pub use earlier::Earlier;
 pub use error::EngineError;
 pub use event::{Event, Phase, Progress};
 pub use evictions::{Evicted, EvictionLog};
-pub use fit::{Fit, FitLine, TOKENS_PER_PAGE, pages_per_minute};
+pub use fit::{FEW_PAGES_PER_MINUTE, Fit, FitLine, TOKENS_PER_PAGE, pages_per_minute};
 pub use grid::{
     AttentionGrid, GridBytesError, GridError, LEVELS, MapGrid, NEUTRAL_QUESTIONS, TokenSlots,
     ends16,

@@ -270,7 +270,12 @@ describe('the page of models', () => {
       { ...entry, pagesPerMinute: 34.4 },
       { ...entry, reference: 'a/c:m.gguf', aboutBytes: 20e9 },
     ]
-    show(library({ catalogue }))
+    const app = show({ catalogue: null })
+    expect(all('catalogue-entry')).toEqual([])
+    expect(all('measuring')[0]!.textContent).toContain('how fast this computer reads')
+    app.apply({ event: 'library', library: library({ catalogue }) })
+    flushSync()
+    expect(all('measuring')).toEqual([])
     const [small, large] = all('catalogue-entry')
     expect(small!.textContent).toContain('reads about 35 pages a minute here')
     expect(small!.textContent).not.toContain('on the disk')

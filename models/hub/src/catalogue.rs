@@ -3,7 +3,6 @@
 //! Sizes are approximate; a download takes exact lengths and hashes from the hub. Nothing is downloaded until the user
 //! requests it.
 
-use std::cmp::Reverse;
 use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
@@ -90,16 +89,25 @@ impl Entry {
         all.rev().find(suits).or_else(|| catalogue().first())
     }
 
-    /// All models, the best for `available` bytes of free memory first: those that fit by descending size, then the
-    /// others by ascending size.
-    pub fn for_memory(available: Option<u64>) -> Vec<(&'static Entry, Fit)> {
+    /// All models, the best for `available` bytes of free memory first: those that fit and are not `slow` by descending
+    /// size, then those that fit by descending speed, then the others by ascending size.
+    pub fn ranked(
+        available: Option<u64>,
+        slow: impl Fn(&Entry) -> bool,
+    ) -> Vec<(&'static Entry, Fit)> {
         let mut entries: Vec<(&Entry, Fit)> = catalogue()
             .iter()
             .map(|entry| (entry, entry.fit(available)))
             .collect();
-        entries.sort_by_key(|(entry, fit)| {
-            let size = entry.about_bytes;
-            (*fit, (*fit == Fit::Fits).then_some(Reverse(size)), size)
+        entries.sort_by_cached_key(|(entry, fit)| {
+            let size = entry.about_bytes.cast_signed();
+            match *fit {
+                Fit::Fits if slow(entry) => {
+                    (*fit, true, entry.parameters_per_token().cast_signed())
+                }
+                Fit::Fits => (*fit, false, -size),
+                _ => (*fit, false, size),
+            }
         });
         entries
     }
@@ -114,6 +122,8 @@ pub fn catalogue() -> &'static [Entry] {
 
 #[cfg(test)]
 mod tests {
+    use std::cmp::Reverse;
+
     use super::*;
     use crate::choose::{is_model_file, quantisation_of};
 
@@ -157,7 +167,8 @@ mod tests {
     #[test]
     fn the_largest_that_fits_comes_first() {
         let gib = 1u64 << 30;
-        let sorted = Entry::for_memory(Some(6 * gib));
+        let fast = |_: &Entry| false;
+        let sorted = Entry::ranked(Some(6 * gib), fast);
         assert_eq!(sorted.len(), catalogue().len());
         assert_eq!(sorted[0].1, Fit::Fits);
         let largest = catalogue()
@@ -167,7 +178,17 @@ mod tests {
             .max();
         assert_eq!(Some(sorted[0].0.about_bytes), largest);
         assert!(sorted.is_sorted_by_key(|(_, fit)| *fit));
-        assert!(Entry::for_memory(None).is_sorted_by_key(|(entry, _)| entry.about_bytes));
+        assert!(Entry::ranked(None, fast).is_sorted_by_key(|(entry, _)| entry.about_bytes));
+        let slow = |entry: &Entry| entry.parameters_per_token() > 1_500_000_000;
+        let sorted = Entry::ranked(Some(64 * gib), slow);
+        let fast = sorted.iter().take_while(|(entry, _)| !slow(entry));
+        assert!(
+            fast.clone()
+                .is_sorted_by_key(|(entry, _)| Reverse(entry.about_bytes))
+        );
+        let rest = &sorted[fast.count()..];
+        assert!(rest.len() > 1 && rest.iter().all(|(entry, _)| slow(entry)));
+        assert!(rest.is_sorted_by_key(|(entry, _)| entry.parameters_per_token()));
         assert_eq!(catalogue()[0].fit(Some(gib)), Fit::Fits);
         assert_eq!(catalogue()[0].fit(Some(gib / 2)), Fit::Tight);
         assert_eq!(catalogue()[0].fit(Some(gib / 4)), Fit::TooLarge);

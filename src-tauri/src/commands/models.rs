@@ -37,9 +37,7 @@ commands! {
 /// sent as events.
 #[tauri::command]
 pub async fn look_for_models(library: Shelf<'_>) -> Result<(), String> {
-    library.search().await;
-    let library = library.inner().clone();
-    tauri::async_runtime::spawn(async move { library.measure().await });
+    library.search_and_measure().await;
     Ok(())
 }
 

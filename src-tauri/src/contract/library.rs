@@ -123,8 +123,8 @@ pub struct Library {
     pub troubles: Vec<String>,
     /// Folders that the user added.
     pub folders: Vec<ModelFolder>,
-    /// Recommended models, the best for this machine first.
-    pub catalogue: Vec<CatalogueModel>,
+    /// Recommended models, the best for this machine first; `None` while the processor is measured.
+    pub catalogue: Option<Vec<CatalogueModel>>,
     /// Memory that is free now.
     pub free_memory: Option<u64>,
     /// Free bytes of the disk that downloads go to.

@@ -67,6 +67,7 @@ struct State {
     saved: Vec<BegunDownload>,
     /// Speed of the processor, once it was measured.
     speed: Option<Speed>,
+    measuring: bool,
 }
 
 /// Ids that the page uses in place of paths.
@@ -142,17 +143,24 @@ impl Library {
         self.emit();
     }
 
-    /// Measures the processor once, while nothing else computes, and sends the recommended models with their speed. With
-    /// a GPU, the processor's speed says little.
-    pub async fn measure(&self) {
-        let due = self.state().speed.is_none() && self.effects.with(|state| state.may_measure());
-        if !due {
-            return;
-        }
-        let speed = Programs::installed().measure_speed().await;
-        // A question that was asked meanwhile slowed it down.
-        if self.effects.with(|state| state.may_measure()) {
-            self.state().speed = speed;
+    /// Searches for models, then measures the processor once, while nothing else computes, and sends the recommended
+    /// models, which their speed ranks. With a GPU, the processor's speed says little.
+    pub async fn search_and_measure(self: &Arc<Self>) {
+        let may_measure = || self.effects.with(|state| state.may_measure());
+        let measures = may_measure() && {
+            let mut state = self.state();
+            let due = state.speed.is_none() && !state.measuring;
+            state.measuring |= due;
+            due
+        };
+        self.search().await;
+        if measures {
+            let speed = Programs::installed().measure_speed().await;
+            // A question that was asked meanwhile slowed it down.
+            let speed = speed.filter(|_| may_measure());
+            let mut state = self.state();
+            (state.speed, state.measuring) = (speed, false);
+            drop(state);
             self.emit();
         }
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kept_engine::pages_per_minute;
+use kept_engine::{FEW_PAGES_PER_MINUTE, pages_per_minute};
 use kept_hub::{
     Download, Entry, Fit, FoundModel, HubCache, Offer, Phase, Place, RepoId, Settings, Unfinished,
 };
@@ -25,6 +25,7 @@ pub(super) fn library(state: &mut State, models: &[ModelEntry], free: Option<u64
         folders,
         queue,
         speed,
+        measuring,
         ..
     } = state;
     let nothing = kept_hub::Found::default();
@@ -61,10 +62,7 @@ pub(super) fn library(state: &mut State, models: &[ModelEntry], free: Option<u64
                 path: at_home(folder),
             })
             .collect(),
-        catalogue: Entry::for_memory(free)
-            .into_iter()
-            .map(|(entry, fit)| catalogue_model(entry, fit, *speed, &shown))
-            .collect(),
+        catalogue: (!*measuring).then(|| catalogue(free, *speed, &shown)),
         found: shown,
         free_memory: free,
         free_disk: cache.free_space(),
@@ -128,10 +126,25 @@ fn unfinished(one: &Unfinished, id: String, cache: &HubCache) -> UnfinishedModel
     }
 }
 
+fn catalogue(
+    free: Option<u64>,
+    speed: Option<Speed>,
+    found: &[contract::FoundModel],
+) -> Vec<CatalogueModel> {
+    let pages = |entry: &Entry| {
+        speed.map(|speed| pages_per_minute(entry.parameters_per_token(), speed.product_rate))
+    };
+    let slow = |entry: &Entry| pages(entry).is_some_and(|pages| pages < FEW_PAGES_PER_MINUTE);
+    let ranked = Entry::ranked(free, slow).into_iter();
+    ranked
+        .map(|(entry, fit)| catalogue_model(entry, fit, pages(entry), found))
+        .collect()
+}
+
 fn catalogue_model(
     entry: &Entry,
     fit: Fit,
-    speed: Option<Speed>,
+    pages_per_minute: Option<f64>,
     found: &[contract::FoundModel],
 ) -> CatalogueModel {
     let reference = entry.reference().to_string();
@@ -149,8 +162,7 @@ fn catalogue_model(
             Fit::TooLarge => Suits::TooLarge,
             Fit::Unknown => Suits::Unknown,
         },
-        pages_per_minute: speed
-            .map(|speed| pages_per_minute(entry.parameters_per_token(), speed.product_rate)),
+        pages_per_minute,
         here: id_in_cache(found, &reference),
         reference,
     }

@@ -814,9 +814,9 @@ troubles: Array<string>,
  */
 folders: Array<ModelFolder>, 
 /**
- * Recommended models, the best for this machine first.
+ * Recommended models, the best for this machine first; `None` while the processor is measured.
  */
-catalogue: Array<CatalogueModel>, 
+catalogue: Array<CatalogueModel> | null, 
 /**
  * Memory that is free now.
  */
