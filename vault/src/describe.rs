@@ -45,7 +45,7 @@ pub(super) fn describe(path: &Path) -> std::io::Result<Option<Described>> {
         return Ok(None);
     };
     Ok(match footer {
-        Either::Rows(footer) => footer.is_valid().then(|| Described {
+        Either::Rows(footer) => footer.is_valid().then_some(Described {
             document: footer.document,
             model: footer.model,
             tokens: footer.shape.tokens,

@@ -192,7 +192,10 @@ impl Select for State {
         let made = par_map(threads, heads, n, |_, (scored, nearest)| {
             let Scored { glo, loc, parts } = scored;
             let kept = parts.merge(&rules, &nearest, loc);
-            (Head::new(rules, &kept, glo, loc, self.capacity), kept)
+            (
+                Head::after_prefill(rules, &kept, glo, loc, self.capacity),
+                kept,
+            )
         });
         let (heads, merged) = made.into_iter().unzip();
         self.heads[observation.layer] = heads;
@@ -205,7 +208,7 @@ impl Select for State {
 
     fn evictor(mut self: Box<Self>) -> Option<Box<dyn Evict>> {
         let (rules, capacity) = (self.rules, self.capacity);
-        let head = || Head::new(rules, &MergedHead::default(), &[], &[], capacity);
+        let head = || Head::after_prefill(rules, &MergedHead::default(), &[], &[], capacity);
         for layer in self.heads.iter_mut().filter(|layer| layer.is_empty()) {
             layer.resize_with(self.kv_heads, head);
         }

@@ -174,7 +174,7 @@ impl Head {
         size_of::<Option<Standing>>() + size_of::<Ranked>() + size_of::<u32>() + size_of::<f32>();
 
     /// A head after prefill. `glo` and `loc` are `[n]`.
-    pub(crate) fn new(
+    pub(crate) fn after_prefill(
         rules: Rules,
         kept: &MergedHead,
         glo: &[f32],
