@@ -15,7 +15,7 @@ use crate::contract::{AppEvent, FoundPassage};
 use crate::messages;
 use crate::state::{AppState, Effect, Loaded, MapPlace, Save, SharedMap, lock};
 use crate::store::Writer;
-use crate::worker::Order;
+use crate::worker::order::Order;
 
 /// Receives events for the page.
 pub type PageSink = Box<dyn Fn(AppEvent) + Send + Sync>;

@@ -4,6 +4,7 @@
 //! ([`AppState`](crate::state::AppState)). After three crashes in a row, each within ten seconds of the start, the supervisor stops
 //! restarting until the user requests it.
 
+pub mod order;
 mod process;
 mod programs;
 mod stream;
@@ -19,6 +20,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::effects::Effects;
+use order::Order;
 
 pub use programs::{GPU_PROGRAM_VARIABLE, PROGRAM_VARIABLE, Programs};
 
@@ -30,23 +32,6 @@ const SOON: Duration = Duration::from_secs(10);
 const MAX_EARLY_CRASHES: usize = 3;
 /// Maximum number of characters of a log line of the worker that is shown to the user.
 const LAST_WORDS: usize = 200;
-
-/// A command to the supervisor.
-pub enum Order {
-    /// A request to the worker of this generation; dropped if another worker runs by then.
-    Send {
-        /// As passed to [`AppState::worker_hello`](crate::state::AppState::worker_hello).
-        generation: u64,
-        /// The request.
-        request: Box<Request>,
-        /// Bytes that follow it.
-        bytes: Option<Arc<str>>,
-    },
-    /// End the worker, if it runs, and start a new one.
-    Restart,
-    /// End the worker for good, and send a message when it has ended.
-    End(oneshot::Sender<()>),
-}
 
 /// How one run of the worker ended.
 enum End {
