@@ -6,4 +6,5 @@ mod outline;
 mod passages;
 mod pdf;
 mod recognise;
+mod stored;
 mod text;

@@ -36,7 +36,11 @@ pub struct Window {
 impl Window {
     /// Opens the app with the real worker.
     pub async fn open() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        Self::open_in(tempfile::tempdir().expect("a folder")).await
+    }
+
+    /// Opens the app with the real worker and the files of `folder`.
+    pub async fn open_in(folder: TempDir) -> Self {
         let program = noting_its_id(folder.path(), &kept_worker());
         Self::with(folder, program).await
     }
@@ -178,11 +182,13 @@ fn noting_its_id(folder: &Path, program: &Path) -> PathBuf {
     )
 }
 
-/// An executable shell script.
+/// An executable shell script that stands for the worker. Vaults are in `folder`, not in the user's cache.
 pub fn script(folder: &Path, lines: &str) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let path = folder.join("worker.sh");
-    std::fs::write(&path, format!("#!/bin/sh\n{lines}\n")).expect("written");
+    let vaults = folder.join("vaults");
+    let vaults = format!("export KEPT_VAULTS='{}'", vaults.display());
+    std::fs::write(&path, format!("#!/bin/sh\n{vaults}\n{lines}\n")).expect("written");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("runnable");
     path
 }

@@ -72,7 +72,7 @@ async fn an_answer_and_its_map_survive_a_restart_of_the_app() {
         .effects
         .with(|state| state.save_draft("and then?".into()));
     let folder = window.close().await;
-    let window = Window::with(folder, crate::common::kept_worker()).await;
+    let window = Window::open_in(folder).await;
     let again = window.snapshot();
     assert_eq!(again.turns, [turn]);
     assert_eq!(again.draft, "and then?");
