@@ -212,6 +212,8 @@ pub struct Snapshot {
     pub methods: Vec<MethodFacts>,
     pub document: Option<DocumentFacts>,
     pub opening: Option<String>,
+    pub pending: Option<PendingFile>,
+    pub replacing: Option<String>,
     pub turns: Vec<Turn>,
     pub conversations: Vec<ConversationEntry>,
     pub conversation: Option<u64>,

@@ -19,7 +19,7 @@ fn facts_that_earlier_versions_stored_are_read() {
     };
     let mut joined = facts("a + b", "text");
     joined["image_pages"] = json!([2, 5]);
-    joined["parts"] = json!([part("pdf", 0, 9), part("docx", 10, 20)]);
+    joined["parts"] = json!([part("pdf", 0, 9), part("DOCX", 10, 20)]);
     // The first versions had neither pages of images nor parts.
     for (facts, parts) in [(joined, 2), (facts("a", "pdf"), 0)] {
         let mut earlier = facts.clone();
@@ -34,7 +34,7 @@ fn facts_that_earlier_versions_stored_are_read() {
             assert_eq!((&pdf.document.kind, &pdf.range), (&Kind::Pdf, &(0..9)));
             assert_eq!(
                 (office.document.kind.code(), &office.range),
-                ("docx", &(10..20))
+                ("DOCX", &(10..20))
             );
         }
         let stored = serde_json::to_value(&document).expect("JSON");

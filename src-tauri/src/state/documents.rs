@@ -120,14 +120,22 @@ impl AppState {
     }
 
     fn wait_for(&mut self, opening: Opening, needs: FileNeeds) {
-        let name = opening.name.clone();
-        self.file.pending = Some(opening);
-        let file = Some(PendingFile { name, needs });
+        self.file.pending = Some((opening, needs));
+        let file = self.pending_file();
         self.emit(AppEvent::Pending { file });
     }
 
+    /// The file that waits for the user's password or languages.
+    pub(super) fn pending_file(&self) -> Option<PendingFile> {
+        let (opening, needs) = self.file.pending.as_ref()?;
+        Some(PendingFile {
+            name: opening.name.clone(),
+            needs: needs.clone(),
+        })
+    }
+
     fn decide_pending(&mut self, access: Option<Access>) {
-        let Some(pending) = self.file.pending.take() else {
+        let Some((pending, _)) = self.file.pending.take() else {
             return;
         };
         self.emit(AppEvent::Pending { file: None });

@@ -171,6 +171,12 @@ impl AppState {
             methods: self.methods.clone(),
             document: self.document.as_ref().map(|d| d.facts.clone()),
             opening: self.file.opening.as_ref().map(|o| o.name.clone()),
+            pending: self.pending_file(),
+            replacing: self
+                .file
+                .replacement
+                .as_deref()
+                .map(crate::names::file_name),
             turns: self.open.turns.clone(),
             conversations: self.entries(),
             conversation: self.open.conversation,

@@ -11,8 +11,8 @@ use super::remembered::ModelEntry;
 use super::turn_map::SharedMap;
 use super::waiting::{Opening, Queued, Wanted};
 use crate::contract::{
-    Comparison, ComparisonState, ConversationEntry, Estimate, Inspection, ModelFacts, Refusal,
-    Turn, Vault, WorkerState, WorkerStatus,
+    Comparison, ComparisonState, ConversationEntry, Estimate, FileNeeds, Inspection, ModelFacts,
+    Refusal, Turn, Vault, WorkerState, WorkerStatus,
 };
 use crate::messages;
 
@@ -64,7 +64,7 @@ pub(super) struct Files {
     /// A file that waits for the user's decision, because opening it stops running work.
     pub(super) replacement: Option<PathBuf>,
     /// A file that waits for its password, or for the recognition of its text.
-    pub(super) pending: Option<Opening>,
+    pub(super) pending: Option<(Opening, FileNeeds)>,
 }
 
 /// The open conversation.

@@ -155,6 +155,12 @@ fn a_locked_document_waits_for_its_password() {
     story.look();
     story.hear(refused(false));
     assert!(story.events().contains(&asked(false)));
+    let pending = story.state.snapshot().pending;
+    assert_eq!(
+        AppEvent::Pending { file: pending },
+        asked(false),
+        "a page that loads later asks too"
+    );
     assert_eq!(story.notices(), [] as [&str; 0], "nothing went wrong yet");
     story.state.unlock_document(Some("Sesame".into()));
     let unlock = Request::UnlockDocument {
