@@ -228,6 +228,29 @@ describe('the text', () => {
     expect(store.current?.text).toBe('a\nb\r\nc')
   })
 
+  it('shows no text under the name of another document for long', async () => {
+    vi.useFakeTimers()
+    const due: ((text: string) => void)[] = []
+    const store = new TextStore(() => new Promise((resolve) => due.push((text) => resolve(utf8(text)))))
+    const first = store.show(documentFacts({ id: 1, length: 1 }))
+    due[0]!('a')
+    await first
+    const longer = store.show(documentFacts({ id: 1, length: 2 }))
+    vi.advanceTimersByTime(1000)
+    expect([store.current?.text, store.waiting]).toEqual(['a', false])
+    due[1]!('ab')
+    await longer
+    const other = store.show(documentFacts({ id: 2, length: 3 }))
+    vi.advanceTimersByTime(100)
+    expect([store.current?.text, store.waiting]).toEqual(['ab', false])
+    vi.advanceTimersByTime(1000)
+    expect([store.current, store.waiting]).toEqual([null, true])
+    due[2]!('xyz')
+    await other
+    expect([store.current?.text, store.waiting]).toEqual(['xyz', false])
+    vi.useRealTimers()
+  })
+
   it('drops a late answer for an earlier document', async () => {
     const waiting: ((text: string) => void)[] = []
     const store = new TextStore(() => new Promise((resolve) => waiting.push((text) => resolve(utf8(text)))))

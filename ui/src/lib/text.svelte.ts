@@ -16,9 +16,14 @@ export interface Text {
   wraps: Wrap[]
 }
 
+/** How long the earlier document's text stays, in ms. */
+const PATIENCE = 200
+
 export class TextStore {
   current = $state.raw<Text | null>(null)
   error = $state<string | null>(null)
+  /** The text takes long to arrive, and that of the document before is gone. */
+  waiting = $state(false)
   #wanted: string | null = null
   #fetch: (id: number) => Promise<ArrayBuffer>
 
@@ -35,12 +40,19 @@ export class TextStore {
       this.#wanted = null
       this.current = null
       this.error = null
+      this.waiting = false
       return
     }
     const key = `${document.id}/${document.length}`
     if (this.#wanted === key) return
     this.#wanted = key
     this.error = null
+    // No text is shown under the name of another document for long; nor is there a flash of nothing.
+    const late = setTimeout(() => {
+      if (this.#wanted !== key || this.current?.id === document.id) return
+      this.current = null
+      this.waiting = true
+    }, PATIENCE)
     try {
       const answer = await this.#fetch(document.id)
       if (this.#wanted !== key) return
@@ -56,6 +68,9 @@ export class TextStore {
       this.#wanted = null
       this.current = null
       this.error = String(refusal)
+    } finally {
+      clearTimeout(late)
+      if (this.#wanted === key || this.#wanted === null) this.waiting = false
     }
   }
 }
