@@ -36,7 +36,7 @@ pub enum VaultError {
     },
     /// The vault does not fit in the budget.
     #[error(
-        "a vault of this document takes {}, and the vaults may take {} in all, those in use included; allow them more, or work without", format_bytes(*.needed), format_bytes(*.budget)
+        "a vault of this document takes {}, and the vaults may take {} in all, those in use included (unless set, half of the free disk space); free disk space, allow them more, or work without", format_bytes(*.needed), format_bytes(*.budget)
     )]
     TooLarge {
         /// Bytes of this vault.

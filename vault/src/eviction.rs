@@ -17,17 +17,17 @@ impl VaultFolder {
     /// Creates the folder and evicts vaults so that `needed` bytes fit under `key`. The caller must hold the returned
     /// lock until it has created its file.
     pub(super) fn reserve_space(&self, key: &VaultKey, needed: u64) -> Result<Locked, VaultError> {
+        let mut folder = std::fs::DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
+        let made = folder.recursive(true).create(&self.path);
+        made.map_err(|error| self.folder_error(error))?;
         if needed > self.budget {
             return Err(VaultError::TooLarge {
                 needed,
                 budget: self.budget,
             });
         }
-        let mut folder = std::fs::DirBuilder::new();
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
-        let made = folder.recursive(true).create(&self.path);
-        made.map_err(|error| self.folder_error(error))?;
         let size_lock = self.lock_sizes()?;
         self.evict_for(Some(key), needed)?;
         Ok(size_lock)
