@@ -23,7 +23,7 @@ pub enum ModelError {
     },
     /// The first four bytes are not `GGUF`.
     #[error(
-        "this is not a GGUF file (it starts with {start:?}, not \"GGUF\"); choose a file that ends in .gguf"
+        "this is not a GGUF file (it starts with {start:?}, not \"GGUF\"); download it again, or choose another file"
     )]
     NotGguf {
         /// The first bytes, as text.

@@ -250,8 +250,8 @@ fn a_model_that_cannot_be_opened_is_said_once_and_by_its_name() {
             "a b.gguf could not be opened: the model file cannot be opened (there is no such file); check the path, or use mini for the built-in model.",
         ),
         (
-            "this is not a GGUF file (it starts with \"%PDF\", not \"GGUF\"); choose a file that ends in .gguf",
-            "a b.gguf could not be opened: this is not a GGUF file (it starts with \"%PDF\", not \"GGUF\"); choose a file that ends in .gguf.",
+            "this is not a GGUF file (it starts with \"%PDF\", not \"GGUF\"); download it again, or choose another file",
+            "a b.gguf could not be opened: this is not a GGUF file (it starts with \"%PDF\", not \"GGUF\"); download it again, or choose another file.",
         ),
     ] {
         let mut story = Story::ready();
