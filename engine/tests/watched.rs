@@ -5,7 +5,7 @@ use std::path::Path;
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
-use kept_engine::policies::PromptShape;
+use kept_engine::policies::{Budget, PromptShape};
 use kept_engine::{
     Answer, Ask, CompactLayer, DocumentLength, Engine, Limits, MapGrid, MemoryNow, MethodSpec,
     Note, Phase, PlanRequest, Progress, Prompt, Reading, Sampling, Watch, ends16,
@@ -183,6 +183,34 @@ fn estimate_refuses_invalid_budgets_and_methods() {
     assert!(refusal("3", "streaming_llm").contains("3"));
     assert!(refusal("0.01%", "snapkv").contains("0.01"));
     assert!(refusal("10%", "nonsense").contains("nonsense"));
+}
+
+#[test]
+fn a_share_of_a_short_prompt_that_is_too_small_keeps_everything() {
+    let engine = mini();
+    let estimate = |tokens: usize, name: &str| {
+        let (prompt, method, share) = (
+            PromptShape::of(tokens),
+            method(name, &[]),
+            Budget::Share(0.02),
+        );
+        engine.estimate(&PlanRequest::new(&prompt, &method, Some(share), 64))
+    };
+    for name in ["snapkv", "treekv"] {
+        for tokens in [3, 40, 72] {
+            let estimate = estimate(tokens, name).expect(name);
+            assert_eq!(estimate.rows, tokens, "{name}");
+            let notes: Vec<String> = estimate.notes.iter().map(ToString::to_string).collect();
+            let said = format!("2% of {tokens} tokens are too few for the method, so all are kept");
+            assert!(notes.contains(&said), "{name}: {notes:?}");
+        }
+    }
+    assert!(
+        estimate(257, "snapkv").is_err(),
+        "a longer prompt is refused"
+    );
+    let auto = estimate(256, "auto").expect("auto");
+    assert_eq!(auto.rows, 256, "auto evicts nothing of a short prompt");
 }
 
 #[test]

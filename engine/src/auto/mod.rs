@@ -163,10 +163,11 @@ impl Engine {
             return self.choose_streaming(&case);
         }
         let tokens = request.prompt.tokens;
-        let given = request
-            .budget
-            .map(|_| self.budget_rows(request.budget, tokens));
-        let given = given.transpose()?;
+        let given = match request.budget {
+            None => None,
+            Some(Budget::Share(_)) if tokens <= Self::SMALLEST_DEFAULT_BUDGET => Some(tokens),
+            budget => Some(self.budget_rows(budget, tokens)?),
+        };
         if given.is_none_or(|rows| rows >= tokens)
             && let Some(full) = self.choose_full(&case)?
         {

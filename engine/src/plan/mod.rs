@@ -18,7 +18,7 @@ mod stream;
 use std::sync::Arc;
 
 use kept_kernels::{CacheType, PackedRows};
-use kept_policies::{Budget, Method, PromptShape};
+use kept_policies::{Budget, Method, PolicyError, PromptShape};
 
 pub use estimate::Estimate;
 pub(crate) use estimate::{agnostic_note, budget_note};
@@ -128,11 +128,36 @@ impl Plan {
 }
 
 impl Engine {
-    /// Plans a question.
+    /// Plans a question. A share of a prompt of at most [`Engine::SMALLEST_DEFAULT_BUDGET`] tokens that is too small for
+    /// the method keeps everything, with a note: a share suits the document of a conversation, not every short prompt.
     ///
     /// # Errors
     /// An invalid method or budget, and [`EngineError::Memory`] if the question does not fit its memory limit.
     pub fn plan(&self, request: &PlanRequest<'_>) -> Result<Plan, EngineError> {
+        let planned = self.plan_exactly(request);
+        let tokens = request.prompt.tokens;
+        let (Some(share @ Budget::Share(_)), true, Err(EngineError::Policy(why))) = (
+            request.budget,
+            tokens <= Self::SMALLEST_DEFAULT_BUDGET,
+            &planned,
+        ) else {
+            return planned;
+        };
+        if !matches!(
+            why,
+            PolicyError::BudgetZero(_) | PolicyError::BudgetTooSmall { .. }
+        ) {
+            return planned;
+        }
+        let budget = Some(Budget::Share(1.0));
+        let mut plan = self.plan_exactly(&PlanRequest { budget, ..*request })?;
+        let note =
+            format!("{share} of {tokens} tokens are too few for the method, so all are kept");
+        plan.reasons.push(note.into());
+        Ok(plan)
+    }
+
+    fn plan_exactly(&self, request: &PlanRequest<'_>) -> Result<Plan, EngineError> {
         if request.method.name == AUTO {
             let chosen = self.choose(request)?;
             let everything = chosen.method.name == "full";
