@@ -93,6 +93,22 @@ describe('the composer', () => {
     expect(find<HTMLButtonElement>('send')!.disabled).toBe(true)
   })
 
+  it('gives the focus to the text for a press beside it, and leaves buttons alone', () => {
+    show(Composer, given())
+    const area = type('Who pays?')
+    const down = (element: Element, button = 0) => {
+      area.blur()
+      const event = new MouseEvent('mousedown', { bubbles: true, cancelable: true, button })
+      element.dispatchEvent(event)
+      return [event.defaultPrevented, document.activeElement === area]
+    }
+    expect(down(area.parentElement!)).toEqual([true, true])
+    expect(down(find('how-read')!)).toEqual([true, true])
+    expect(down(find('send')!)).toEqual([false, false])
+    expect(down(area)).toEqual([false, false])
+    expect(down(area.parentElement!, 2)).toEqual([false, false])
+  })
+
   it('keeps the question when it is refused, with the sentence above it', async () => {
     answers['ask'] = () => {
       throw 'The engine is restarting; ask again in a moment.'
