@@ -434,6 +434,28 @@ describe('a turn', () => {
     expect(notes().slice(0, 2)).toEqual([['A.', 'B.'], ['C.']])
   })
 
+  it('names its model where there is more than one', () => {
+    const kept = given()
+    const tell = (id: number, model: string) =>
+      kept.app.apply({ event: 'turn', turn: turn({ id, model, answer: 'Yes.', facts: answerFacts() }) })
+    const models = () => {
+      flushSync()
+      const facts = [...document.querySelectorAll('[data-testid=facts]')]
+      return facts.map(({ textContent }) => /SnapKV(?: · (.+))?$/.exec(textContent)?.[1])
+    }
+    show(Conversation, kept)
+    tell(1, 'mini')
+    tell(2, 'mini')
+    expect(models()).toEqual([undefined, undefined])
+    tell(2, 'large')
+    expect(models()).toEqual(['mini', 'large'])
+    tell(1, 'large')
+    // Another one is chosen now.
+    expect(models()).toEqual(['large', 'large'])
+    kept.app.models = [{ ...kept.app.models[0]!, label: 'large' }]
+    expect(models()).toEqual([undefined, undefined])
+  })
+
   it('has nothing about a text in a chat without a document', () => {
     const kept = given()
     kept.app.document = { ...kept.app.document!, length: 0 }

@@ -181,6 +181,10 @@ export class AppState {
   /** The document exceeds the model's context length, and the current method does not support streaming mode. */
   stuck = $derived(!!this.document?.streaming && this.method !== null && !this.method.streams)
   modelChoice = $derived(this.models.find((model) => model.id === this.settings.model) ?? null)
+  /** The labels of the models of this conversation's turns, and of the one now chosen. */
+  labels = $derived(
+    new Set([...this.turns.map(({ model }) => model), ...(this.modelChoice ? [this.modelChoice.label] : [])]),
+  )
   /** Why the current budget is impossible; null if it is possible, or if the reason lies elsewhere. */
   budgetError = $derived(
     this.document && !this.document.tooLong && !this.stuck && this.model && this.worker.state === 'ready'
