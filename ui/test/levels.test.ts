@@ -4,7 +4,8 @@ import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { AppState } from '../src/lib/app.svelte'
 import type { Kept } from '../src/lib/context'
-import { levelsOf, placeOf, stopAt, stopsOf, wordsLeft } from '../src/lib/levels'
+import lift from '../../engine/src/grid/lift.rs?raw'
+import { LEVELS, levelsOf, placeOf, stopAt, stopsOf, wordsLeft } from '../src/lib/levels'
 import LessMemory from '../src/parts/LessMemory.svelte'
 import Frame from './Frame.svelte'
 import { answerFacts, documentFacts, snapshot, turn } from './given'
@@ -32,10 +33,13 @@ describe('levels', () => {
   it('have their places on a logarithmic scale, and the answer has its own', () => {
     expect([1, 2, 100, 200].map(placeOf)).toEqual([0, 0, 1, 1])
     expect(placeOf(20) - placeOf(10)).toBeCloseTo(placeOf(10) - placeOf(5))
-    const levels = levelsOf(new Uint8Array(BYTES).buffer, new Uint32Array(ENDS))
-    expect(stopsOf(levels, 25)).toEqual([2, 10, 25, 100])
-    expect(stopsOf(levels, 10.4)).toEqual([2, 10.4, 100])
+    expect(stopsOf([2, 10, 100], 25)).toEqual([2, 10, 25, 100])
+    expect(stopsOf([2, 10, 100], 10.4)).toEqual([2, 10.4, 100])
     expect([0, 0.3, 0.5, 1].map((place) => stopAt([2, 10, 25, 100], place))).toEqual([2, 10, 10, 100])
+  })
+
+  it('are those of the engine', () => {
+    expect(lift).toContain(`[${LEVELS.join(', ')}]`)
   })
 
   it('count the words of a passage that are left', () => {
@@ -109,6 +113,26 @@ describe('the slider', () => {
     expect(slider().getAttribute('aria-valuetext')).toBe('This answer: 25 %')
   })
 
+  it('follows at once, and shows a level when it is known', async () => {
+    slider().focus()
+    await press('PageDown')
+    expect([kept.map.wanted, kept.map.level, slider().getAttribute('aria-valuenow')]).toEqual([10, null, '10'])
+    expect([...kept.map.painted!.counts]).toEqual([1, 0])
+    expect(said()).toBe('Finding out what 10 % would keep …')
+    expect(slider().getAttribute('aria-valuetext')).toBe(said())
+    Object.assign(kept.app.turns[0]!, { levels: 2 })
+    flushSync()
+    await settle()
+    expect([kept.map.level, [...kept.map.painted!.counts]]).toEqual([10, [255, 26]])
+    // The method cannot have this one.
+    await press('ArrowLeft')
+    expect([kept.map.wanted, kept.map.level]).toEqual([8, null])
+    Object.assign(kept.app.turns[0]!, { levelsDone: true })
+    flushSync()
+    await settle()
+    expect([kept.map.wanted, kept.map.level]).toEqual([10, 10])
+  })
+
   it('shows the page under each budget, without asking for anything', async () => {
     await known()
     const before = called.length
@@ -142,8 +166,8 @@ describe('the slider', () => {
   it('says why there is nothing to show', async () => {
     refuse = true
     slider().focus()
-    await settle()
-    expect(said()).toBe('Less memory cannot be shown.')
+    await press('Home')
+    expect([said(), kept.map.wanted]).toEqual(['Less memory cannot be shown.', null])
   })
 
   it('takes SnapKV for an answer that remembers everything', async () => {

@@ -62,11 +62,14 @@ describe('the footer', () => {
     kept.app.settings = { ...kept.app.settings, method: 'snapkv' }
     kept.app.budgetPreview = '10%'
     expect(words('compressed-for')).toContain('Map of SnapKV')
-    // A level has a budget of its own.
-    kept.map.level = 10
+    // A level has a budget of its own, once it is known.
+    kept.map.wanted = 10
+    flushSync()
+    expect(words('compressed-for')).toContain('Map of SnapKV')
+    kept.map.levels = [{ percent: 10, mean: 0.1, slots: 255, ends: new Uint32Array([9]), counts: new Uint16Array(1) }]
     flushSync()
     expect(words('compressed-for')).toBe('Map for the question: Who pays?')
-    kept.map.level = null
+    kept.map.wanted = null
     flushSync()
   })
 

@@ -113,7 +113,7 @@ describe('the map', () => {
     map.choose(null)
     await later()
     await map.fetchLevels()
-    map.level = 5
+    map.wanted = 5
     expect(map.earlier).toBeNull()
   })
 

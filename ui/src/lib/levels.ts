@@ -11,6 +11,9 @@ export interface Level extends Tokens {
   mean: number
 }
 
+/** The budgets of the levels, in percent: `LEVELS` of the engine. Methods that need more lack the smallest. */
+export const LEVELS = [2, 4, 6, 8, 10, 15, 20, 25, 30, 40, 50, 60, 75]
+
 /** A share of all slots, as a byte. */
 export const FULL = 255
 
@@ -51,9 +54,9 @@ export function stopAt(stops: readonly number[], place: number): number {
 /** Nearer than this, a level and the answer's own budget are the same, in percent. */
 const SAME = 0.75
 
-/** The budgets that can be chosen, ascending: those of the levels, and the answer's own in place of its nearest. */
-export function stopsOf(levels: readonly Level[], own: number): number[] {
-  const others = levels.map(({ percent }) => percent).filter((percent) => Math.abs(percent - own) > SAME)
+/** The budgets that can be chosen, ascending: those of levels, and the answer's own in place of its nearest. */
+export function stopsOf(levels: readonly number[], own: number): number[] {
+  const others = levels.filter((percent) => Math.abs(percent - own) > SAME)
   return [...others, own].sort((a, b) => a - b)
 }
 

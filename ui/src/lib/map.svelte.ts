@@ -74,13 +74,14 @@ export class MapView {
   own = $state.raw<Painted | null>(null)
   /** What the answer's question would keep with less memory; see `levels.ts`. */
   levels = $state.raw<readonly Level[]>([])
-  /** The budget of `levels` that is shown instead of the answer's own, in percent. */
-  level = $state<number | null>(null)
+  /** The budget that is chosen instead of the answer's own, in percent: its level is shown once it is known. */
+  wanted = $state<number | null>(null)
+  #level = $derived(this.levels.find(({ percent }) => percent === this.wanted))
   /** What was forgotten during the answer; see `replay.ts`. */
   replay = $state.raw<Replay | null>(null)
   /** The moment of the answer that is shown instead of its end. */
   moment = $state<number | null>(null)
-  #shown = $derived(this.#at(this.level) ?? this.momentOf(this.moment) ?? this.own)
+  #shown = $derived(this.#paintedOf(this.#level) ?? this.momentOf(this.moment) ?? this.own)
   layer = $state<number | null>(null)
   /** Show what is kept because of the question, where that is known. */
   lift = $state(true)
@@ -115,12 +116,16 @@ export class MapView {
     this.own = painted
   }
 
-  #at(percent: number | null): Painted | null {
+  /** The budget of the level that is shown, in percent; null for the answer's own map. */
+  get level(): number | null {
+    return this.#level?.percent ?? null
+  }
+
+  #paintedOf(level: Level | undefined): Painted | null {
     const { own } = this
-    const found = percent === null ? undefined : this.levels.find((level) => level.percent === percent)
-    if (!own || !found) return null
+    if (!own || !level) return null
     const { turn, layers, kvHeads } = own
-    return { turn, layers, kvHeads, layer: null, ...found, all: found }
+    return { turn, layers, kvHeads, layer: null, ...level, all: level }
   }
 
   /** All that was remembered at a moment of the answer; null where that is not known. */
@@ -142,7 +147,7 @@ export class MapView {
 
   /** The answer's own map, as it is at the end. */
   #end(): void {
-    this.level = null
+    this.wanted = null
     this.moment = null
   }
 
@@ -216,7 +221,8 @@ export class MapView {
     if (turn === null || !ends) return
     try {
       const levels = levelsOf(await this.#calls.mapLevels(turn), ends)
-      if (turn === this.#turn) this.levels = levels
+      // An answer that is overtaken by a later one has fewer.
+      if (turn === this.#turn && levels.length >= this.levels.length) this.levels = levels
     } catch (problem) {
       if (turn === this.#turn) this.#report(problem)
     }

@@ -8,8 +8,9 @@ import sample from '../../../assets/sample.txt?raw'
 import suggested from '../../../assets/sample.json'
 import { answerFacts, documentFacts, memory, snapshot as snapshotOf, turn as turnOf } from '../../test/given'
 import type { AppEvent, Choice, PictureOf, Relation, Settings, Theme, Turn } from '../lib/contract'
+import { LEVELS } from '../lib/levels'
 import { longText, outlineOf, pagesOf } from './long'
-import { LEVELS, Mind } from './mind'
+import { Mind } from './mind'
 
 declare global {
   interface Window {

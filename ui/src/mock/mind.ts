@@ -1,10 +1,8 @@
 /** The mock's map: words of the question and their neighbours are kept, the rest at random. */
 import type { LayerRow, PageRange, Source, TableRow, TokenSlots } from '../lib/contract'
 import { pageAt } from '../lib/blocks'
+import { LEVELS } from '../lib/levels'
 import { tokenAt } from '../lib/runs'
-
-/** As in the program. */
-export const LEVELS = [2, 4, 6, 8, 10, 15, 20, 25, 30, 40, 50, 60, 75]
 
 export class Mind {
   ends: Uint32Array
