@@ -86,6 +86,7 @@ describe('the slider', () => {
   })
   const slider = () => document.querySelector<HTMLElement>('[data-testid=memory-slider]')!
   const said = () => document.querySelector('[data-testid=memory-said]')!.textContent.replace(/\s+/g, ' ').trim()
+  const title = () => document.querySelector<HTMLElement>('[data-testid=memory-said]')!.title
   async function settle() {
     await new Promise((resolve) => setTimeout(resolve, 60))
     flushSync()
@@ -136,19 +137,31 @@ describe('the slider', () => {
   it('shows the page under each budget, without asking for anything', async () => {
     await known()
     const before = called.length
-    expect(said()).toBe('With 2 %, the passage that answers is forgotten')
+    expect(said()).toBe('With 2 %, the passage is forgotten')
+    expect(title()).toBe('With 2 %, the passage that answers is forgotten')
     expect(document.querySelector<HTMLElement>('[data-testid=memory-lost]')?.dataset['percent']).toBe('2')
     await press('ArrowLeft')
     expect(kept.map.level).toBe(10)
     expect([...kept.map.painted!.counts]).toEqual([255, 26])
-    expect(slider().getAttribute('aria-valuetext')).toBe('With 10 %: all 4 words of the passage that answers')
+    expect(said()).toBe('10 %: the passage stays')
+    expect(title()).toBe('With 10 %: all 4 words of the passage that answers')
+    expect(slider().getAttribute('aria-valuetext')).toBe(title())
     await press('Home')
-    expect([kept.map.level, said()]).toEqual([2, 'With 2 %: the passage that answers is forgotten'])
+    expect([kept.map.level, said()]).toEqual([2, '2 %: the passage is forgotten'])
+    expect(title()).toBe('With 2 %: the passage that answers is forgotten')
     await press('End')
     expect([kept.map.level, kept.map.whole]).toEqual([100, true])
     await press('Escape')
     expect([kept.map.level, [...kept.map.painted!.counts]]).toEqual([null, [1, 0]])
     expect(called).toHaveLength(before)
+  })
+
+  it('counts the words of the passage that are left', async () => {
+    kept.app.turns[0]!.sources[0]!.end = TEXT.length
+    await known()
+    await press('ArrowLeft')
+    expect(said()).toBe('10 %: 4 of 8 words of the passage left')
+    expect(title()).toBe('With 10 %: 4 of 8 words of the passage that answers')
   })
 
   it('leaves a level for a layer, a view or another turn', async () => {
@@ -176,6 +189,6 @@ describe('the slider', () => {
     expect(slider().getAttribute('aria-disabled')).toBe('false')
     await known()
     await press('Home')
-    expect(said()).toMatch(/^With \d+ % and SnapKV/)
+    expect(said()).toMatch(/^\d+ % and SnapKV: /)
   })
 })
