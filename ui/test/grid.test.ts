@@ -164,6 +164,23 @@ describe('the views', () => {
     ])
   })
 
+  it('says that it is of the answer, while the page shows another memory', async () => {
+    await show(Grid)
+    expect(find('grid-own')).toBeNull()
+    const level = { percent: 8, mean: 0, slots: 255, ends: new Uint32Array(ENDS), counts: new Uint16Array(6) }
+    kept.map.wanted = 8
+    flushSync()
+    expect(find('grid-own')).toBeNull()
+    kept.map.levels = [level]
+    flushSync()
+    expect(words('grid-own')).toBe(
+      'The grid shows this answer, with 25 %; what other budgets keep is not known by layer. Back to 25 %',
+    )
+    find('grid-back')!.click()
+    flushSync()
+    expect([find('grid-own'), kept.map.level]).toEqual([null, null])
+  })
+
   it('unfolds a layer into its heads', async () => {
     await show(Grid)
     await press('Enter')
