@@ -126,6 +126,8 @@ export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
     ],
     document: documentFacts(),
     opening: null,
+    pending: null,
+    replacing: null,
     turns: [],
     conversations: [],
     conversation: null,

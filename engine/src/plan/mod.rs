@@ -149,7 +149,7 @@ impl Engine {
         ) {
             return planned;
         }
-        let budget = Some(Budget::Share(1.0));
+        let budget = Some(Budget::Rows(Self::SMALLEST_DEFAULT_BUDGET));
         let mut plan = self.plan_exactly(&PlanRequest { budget, ..*request })?;
         let note =
             format!("{share} of {tokens} tokens are too few for the method, so all are kept");
