@@ -12,14 +12,14 @@ import ctypes
 import functools
 import json
 import os
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
-from ._library import Event, KeptError, Question, Turn, Watch, call, library
+from ._library import Handle, KeptError, Question, Turn, Watcher, call, library
 
 __all__ = ["Answer", "Document", "KeptError", "Map", "Model", "Source", "ask", "map"]
 __version__ = library.kept_version().decode()
@@ -32,11 +32,11 @@ class Document:
         if (path is None) == (text is None):
             raise TypeError("a document is made from a path or from text=")
         if path is not None:
-            self._handle = call(library.kept_document_open, os.fsencode(path))
+            opened = library.kept_document_open, os.fsencode(path)
         else:
-            content = text.encode()
-            self._handle = call(library.kept_document_of, b"text.txt", content, len(content))
-        weakref.finalize(self, library.kept_document_free, self._handle)
+            content = _text("text", text)
+            opened = library.kept_document_of, b"text.txt", content, len(content)
+        self._handle = call(*opened, free=library.kept_document_free)
 
     @functools.cached_property
     def text(self) -> str:
@@ -90,8 +90,8 @@ class Model:
     """
 
     def __init__(self, model: str | os.PathLike | None = None):
-        self._handle = call(library.kept_model_open, None if model is None else os.fsencode(model))
-        weakref.finalize(self, library.kept_model_close, self._handle)
+        name = None if model is None else os.fsencode(model)
+        self._handle = call(library.kept_model_open, name, free=library.kept_model_close)
 
     def ask(
         self,
@@ -119,70 +119,64 @@ class Model:
         read documents, or ``True`` for that of ``kept ask``. ``turns`` are earlier questions with their answers.
 
         ``on_text(piece)`` receives the answer while it is written, ``on_progress(done, total, seconds_left)`` the
-        tokens that are read. An exception in them, such as Ctrl-C, ends the question.
+        tokens that are read, both on the calling thread. An exception in them ends the question, as Ctrl-C does.
 
         Raises :class:`KeptError`.
         """
         if not isinstance(document, Document):
             document = Document(document)
-        watch = _Watch(on_text, on_progress)
+        watcher = Watcher(_telling(on_text, on_progress))
         places = {False: None, True: b""}
         asked = Question(
-            question=question.encode(),
-            turns=(Turn * len(turns))(*(Turn(q.encode(), a.encode()) for q, a in turns)),
+            question=_text("question", question),
+            turns=(Turn * len(turns))(*(Turn(_text("turns", q), _text("turns", a)) for q, a in turns)),
             turn_count=len(turns),
-            method=method.encode(),
-            budget=_text(budget),
-            memory=_text(memory),
-            cache=_text(cache),
+            method=_text("method", method),
+            budget=_written(budget),
+            memory=_written(memory),
+            cache=_written(cache),
             vault=places[vault] if isinstance(vault, bool) else os.fsencode(vault),
-            max_tokens=max_tokens,
+            max_tokens=_whole("max_tokens", max_tokens),
             temperature=temperature,
             top_p=top_p or 0.0,
-            seed=seed,
+            seed=_whole("seed", seed),
             thinking=thinking,
-            watch=watch.function,
+            watch=watcher.function,
         )
-        try:
-            answer = call(library.kept_ask, self._handle, document._handle, asked)
-        except KeptError:
-            if watch.raised is None:
-                raise
-            raise watch.raised from None
-        try:
-            if watch.raised is not None:
-                raise watch.raised
-            return _answer(answer)
-        finally:
-            library.kept_answer_free(answer)
+        handles = self._handle, document._handle
+        return _answer(call(library.kept_ask, *handles, asked, free=library.kept_answer_free, watcher=watcher))
 
     def map(self, document: Document | str | os.PathLike, question: str, **options: Any) -> Map:
         """What the model keeps of a document for a question; the options are those of :meth:`ask`."""
         return self.ask(document, question, **{"max_tokens": 1, **options}).map
 
 
-class _Watch:
-    """The callbacks of a question, as C calls them. An exception in them is kept and ends the question."""
+def _telling(on_text, on_progress):
+    """Passes an event to the callbacks of a question; ``None`` if there are none."""
 
-    def __init__(self, on_text, on_progress):
-        self.raised: BaseException | None = None
-        self.function = Watch(self._hear)
-        self._on_text, self._on_progress = on_text, on_progress
+    def tell(text, *progress):
+        if text is None:
+            if on_progress:
+                on_progress(*progress)
+        elif on_text:
+            on_text(text.decode())
 
-    def _hear(self, _user, event) -> bool:
-        event: Event = event.contents
-        try:
-            if event.text is None:
-                if self._on_progress:
-                    self._on_progress(event.tokens_done, event.tokens_total, event.seconds_left)
-            elif self._on_text:
-                self._on_text(event.text.decode())
-        except BaseException as raised:
-            self.raised = raised
-        return self.raised is None
+    return tell if on_text or on_progress else None
 
 
-def _text(value: object | None) -> bytes | None:
+def _text(name: str, value: str) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} takes a text, not {value!r}")
+    return value.encode()
+
+
+def _whole(name: str, value: int) -> int:
+    if not isinstance(value, Integral) or not 0 <= value < 2**64:
+        raise KeptError(f"{name}={value!r} is not a whole number from 0 to {2**64 - 1}")
+    return int(value)
+
+
+def _written(value: object | None) -> bytes | None:
     return None if value is None else str(value).encode()
 
 
@@ -190,7 +184,7 @@ def _array(pointer, *shape: int) -> np.ndarray:
     return np.ctypeslib.as_array(pointer, shape).copy()
 
 
-def _answer(handle: int) -> Answer:
+def _answer(handle: Handle) -> Answer:
     facts = json.loads(library.kept_answer_json(handle))
     names = Source.__dataclass_fields__
     sources = [Source(**{name: source[name] for name in names}) for source in facts.pop("sources")]

@@ -3,6 +3,11 @@
 import ctypes
 import os
 import pathlib
+import queue
+import threading
+import time
+import weakref
+from concurrent.futures import Future
 from ctypes import POINTER, c_bool, c_char_p, c_double, c_float, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
 
 FOLDER = pathlib.Path(__file__).resolve().parent
@@ -79,12 +84,83 @@ class KeptError(Exception):
     """Why Kept has no answer: one sentence that names the value and the way out."""
 
 
-def call(function, *arguments):
-    """Calls a function whose last argument takes its error."""
+class Handle:
+    """What the library has made. Freed with its last reference, that of a call on another thread included."""
+
+    def __init__(self, pointer, free):
+        self._as_parameter_ = pointer
+        # At exit a thread may still use it, and the memory is returned anyway.
+        weakref.finalize(self, free, pointer).atexit = False
+
+
+class Watcher:
+    """Takes events on the thread of the library to ``hear(text, done, total, seconds_left)`` on the calling thread."""
+
+    def __init__(self, hear=None):
+        self.stopped = False
+        self.function = Watch(self._put)
+        self._hear = hear
+        self._events = queue.SimpleQueue()
+
+    def _put(self, _user, event):
+        event = event.contents
+        if self._hear:
+            self._events.put((event.text, event.tokens_done, event.tokens_total, event.seconds_left))
+        return not self.stopped
+
+    def end(self):
+        """After the last event."""
+        self._events.put(None)
+
+    def listen(self):
+        """Passes events on until their end."""
+        while True:
+            try:
+                # A signal that arrives just before the waiting does not end it: it ends by itself.
+                event = self._events.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            if event is None:
+                return
+            self._hear(*event)
+
+
+def call(function, *arguments, free, watcher=None):
+    """What a function makes whose last argument takes its error.
+
+    It runs on another thread, because Python handles Ctrl-C on the calling one only, between its own instructions. An
+    exception meanwhile stops and awaits a function with a watcher, and leaves any other to its end.
+    """
+    made, hearing = Future(), watcher or Watcher()
+
+    def run():
+        try:
+            made.set_result(_made(function, arguments, free))
+        except BaseException as refusal:
+            made.set_exception(refusal)
+        finally:
+            hearing.end()
+
+    thread = threading.Thread(target=run, name="kept", daemon=True)
+    try:
+        thread.start()
+        hearing.listen()
+    except BaseException:
+        hearing.stopped = True
+        while watcher and thread.is_alive():
+            try:
+                time.sleep(0.02)
+            except KeyboardInterrupt:
+                pass
+        raise
+    return made.result()
+
+
+def _made(function, arguments, free):
     error = c_void_p()
-    result = function(*arguments, ctypes.byref(error))
-    if result:
-        return result
+    pointer = function(*arguments, ctypes.byref(error))
+    if pointer:
+        return Handle(pointer, free)
     sentence = ctypes.string_at(error.value).decode()
     library.kept_error_free(error)
     raise KeptError(sentence)

@@ -1,9 +1,12 @@
 """Asks the built-in model: ask.py SAMPLE QUESTION ANSWER. Run where the wheel is installed."""
 
+import os
 import pathlib
+import signal
 import sys
 import tempfile
 import threading
+import time
 
 import numpy as np
 
@@ -12,10 +15,12 @@ import kept
 sample, question, expected = sys.argv[1:]
 
 
-def refused(*words, ask=lambda **options: kept.ask(sample, question, model="mini", **options), **options):
+def refused(
+    *words, ask=lambda **options: kept.ask(sample, question, model="mini", **options), kind=kept.KeptError, **options
+):
     try:
         ask(**options)
-    except kept.KeptError as error:
+    except kind as error:
         assert all(word in str(error) for word in words), error
         return
     raise AssertionError(f"{options} is accepted")
@@ -84,18 +89,44 @@ refused("snapkw", method="snapkw")
 refused("1 elephant", memory="1 elephant")
 refused("f17", cache="f17")
 refused("top-p=2", top_p=2.0)
+refused("max_tokens=-1", max_tokens=-1)
+refused("seed=0.5", seed=0.5)
+refused("question", "None", ask=lambda: kept.ask(sample, None, model="mini"), kind=TypeError)
+refused("method", "7", method=7, kind=TypeError)
 refused("absent.txt", ask=lambda: kept.ask("absent.txt", question, model="mini"))
 refused("absent.gguf", ask=lambda: kept.ask(sample, question, model="absent.gguf"))
 
 
-def interrupt(piece):
+def interrupted(document, **options):
+    """The seconds until Ctrl-C has ended a question."""
+    started = time.monotonic()
+    try:
+        model.ask(document, question, **options)
+    except KeyboardInterrupt:
+        return time.monotonic() - started
+    raise AssertionError(f"the interrupt of {options} is lost")
+
+
+def raising(*_):
     raise KeyboardInterrupt
 
 
-for name in ("on_text", "on_progress"):
-    try:
-        model.ask(sample, question, **{name: interrupt if name == "on_text" else lambda *_: interrupt("")})
-    except KeyboardInterrupt:
-        continue
-    raise AssertionError("the exception is lost")
+def signalled(*_):
+    signal.raise_signal(signal.SIGINT)
+
+
+for callback in (raising, signalled):
+    interrupted(sample, on_text=callback)
+    interrupted(sample, on_progress=callback)
+# While a book is read that takes minutes, with and without callbacks.
+book = kept.Document(text=document.text * 400)
+for seconds, callbacks in [(0.1, {}), (0.3, {}), (1.5, {}), (1.5, {"on_progress": lambda *_: None})]:
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    took = interrupted(book, method="streaming_llm", budget="512", **callbacks)
+    assert took < seconds + 20, took
+# Callbacks run on the thread that asks; the model answers as before.
+callers = []
+after = model.ask(fact, "What is the gate code of Edgar Tollen?", on_text=lambda _: callers.append(threading.get_ident()))
+assert "8154" in after.text and set(callers) == {threading.get_ident()}
 print("all checks passed")

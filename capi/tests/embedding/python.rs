@@ -74,6 +74,8 @@ fn the_wheel_answers_with_arrays() {
         .env_remove("KEPT_ASSETS"));
     let said = String::from_utf8_lossy(&asked.stdout);
     assert!(said.ends_with("all checks passed\n"), "{said}");
+    let complaints = String::from_utf8_lossy(&asked.stderr);
+    assert!(complaints.is_empty(), "{complaints}");
     for page in ["docs/embedding.md", "python/README.md"] {
         run(Command::new(&python).args(["-c", &example(page)]));
     }
