@@ -77,7 +77,12 @@ fn the_wheel_answers_with_arrays() {
     let complaints = String::from_utf8_lossy(&asked.stderr);
     assert!(complaints.is_empty(), "{complaints}");
     for page in ["docs/embedding.md", "python/README.md"] {
-        run(Command::new(&python).args(["-c", &example(page)]));
+        let shown = run(Command::new(&python).args(["-c", &example(page)]));
+        let shown = String::from_utf8_lossy(&shown.stdout);
+        let (_, best) = shown.split_once("best remembered: ").expect("a passage");
+        let text = std::fs::read_to_string(asset("sample.txt")).expect("the sample");
+        let best = best.trim();
+        assert!(!best.is_empty() && text.contains(best), "{page}: {best}");
     }
 }
 
