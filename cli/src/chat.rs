@@ -8,9 +8,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::Budget;
 use kept_engine::vault::Vaults;
-use kept_engine::{
-    AUTO, Answer, Ask, Engine, EngineError, Limits, MethodSpec, Sampler, Sampling, Turn,
-};
+use kept_engine::{AUTO, Answer, Ask, Engine, EngineError, Limits, MethodSpec, Sampling, Turn};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use serde::{Deserialize, Serialize};
@@ -121,7 +119,6 @@ pub fn run(arguments: &ChatArguments) -> anyhow::Result<()> {
     let budget = arguments.engine.budget()?;
     let limits = arguments.limits.limits()?;
     let sampling = arguments.answer.sampling();
-    Sampler::new(&sampling)?;
     let model = Answering::resolve(arguments.engine.model.as_deref())?;
     let engine: Engine = arguments.engine.open(&model.path)?;
     anyhow::ensure!(
@@ -167,22 +164,33 @@ impl Chat<'_> {
             match self.read_line(&line) {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(error) if self.arguments.json => {
-                    let error = format!("{error:#}");
-                    output::print_json(&ErrorJson { error })?;
-                }
                 Err(error) => {
                     refused += 1;
-                    say_error(&error);
+                    self.refuse(&error)?;
                 }
             }
         }
         let lines = if refused == 1 { "line" } else { "lines" };
+        let place = if self.arguments.json {
+            "in the output"
+        } else {
+            "above"
+        };
         anyhow::ensure!(
             refused == 0,
-            "{refused} {lines} of the input could not be answered; the reasons are above"
+            "{refused} {lines} of the input could not be answered; the reasons are {place}"
         );
         Ok(())
+    }
+
+    /// Says why a line of the standard input was not answered.
+    fn refuse(&self, error: &anyhow::Error) -> anyhow::Result<()> {
+        if !self.arguments.json {
+            say_error(error);
+            return Ok(());
+        }
+        let error = format!("{error:#}");
+        output::print_json(&ErrorJson { error })
     }
 
     /// Answers one line of the standard input; false ends the conversation.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use kept_engine::documents::Document;
-use kept_engine::{Engine, Limits, Sampling, Streaming};
+use kept_engine::{Engine, Limits, Sampler, Sampling, Streaming};
 
 use super::{EngineArguments, VaultArguments, memory};
 use crate::ask::open_documents;
@@ -170,13 +170,13 @@ pub struct ChatArguments {
 #[derive(Debug, Args)]
 pub struct AnswerArguments {
     /// Longest answer, in tokens.
-    #[arg(long, default_value_t = Engine::DEFAULT_MAX_TOKENS, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, default_value_t = Engine::DEFAULT_MAX_TOKENS, value_name = "N", allow_negative_numbers = true, value_parser = count)]
     pub max_tokens: usize,
     /// Sampling temperature: 0 takes the most likely token; larger values give more varied answers.
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_parser = temperature)]
     pub temperature: f64,
     /// Sample from the K most likely tokens only.
-    #[arg(long, value_name = "K", allow_negative_numbers = true)]
+    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = count)]
     pub top_k: Option<usize>,
     /// Sample from the most likely tokens that together have this probability.
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
@@ -189,7 +189,7 @@ pub struct AnswerArguments {
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     pub repeat_penalty: Option<f64>,
     /// Seed of the sampling: the same seed gives the same answer.
-    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true, value_parser = seed)]
     pub seed: u64,
     /// Let a model with a thinking mode think before it answers.
     #[arg(long)]
@@ -199,14 +199,32 @@ pub struct AnswerArguments {
     pub show_prompt: bool,
 }
 
+fn count(text: &str) -> Result<usize, String> {
+    text.parse()
+        .map_err(|_| "it takes a whole number from 1".to_owned())
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("it takes a whole number from 0 to {}", u64::MAX))
+}
+
+fn temperature(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok();
+    number
+        .filter(|number: &f64| number.is_finite() && *number >= 0.0)
+        .ok_or_else(|| "it takes a number from 0".to_owned())
+}
+
 impl AnswerArguments {
     /// # Errors
-    /// If no answer is allowed.
+    /// If no answer is allowed, or a sampling parameter is out of range.
     pub fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             self.max_tokens > 0,
             "--max-tokens 0 leaves no room for an answer; give at least 1"
         );
+        Sampler::new(&self.sampling())?;
         Ok(())
     }
 

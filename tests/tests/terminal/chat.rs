@@ -86,7 +86,8 @@ fn broken_lines_and_refusals_do_not_end_a_conversation() {
     input.extend_from_slice(b"\n\xff\xfe\n\xef\xbb\xbf");
     input.extend_from_slice(QUESTION.as_bytes());
     let run = place.chat(&["--json", "--method", "full"], &input);
-    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!(run.code, Some(1), "{}", run.stderr);
+    assert!(run.stderr.contains("7 lines"), "{}", run.stderr);
     let answers = lines(&run);
     assert_eq!(answers.len(), 8);
     for refused in &answers[..7] {

@@ -565,6 +565,32 @@ fn usage_errors_name_the_option() {
     );
 }
 
+/// Numbers that are none, or out of range, are refused before the model is opened.
+#[test]
+fn numbers_out_of_range_are_refused_with_what_is_possible() {
+    let ask = |option: &str, value: &str| {
+        let first = ["ask", "--model", "mini", "--document", "absent.txt"];
+        kept(
+            first
+                .into_iter()
+                .chain(["--question", "Who?", option, value]),
+        )
+    };
+    for (option, value, possible) in [
+        ("--seed", "-1", "from 0 to 18446744073709551615"),
+        ("--seed", "one", "from 0 to 18446744073709551615"),
+        ("--temperature", "-1", "a number from 0"),
+        ("--temperature", "nan", "a number from 0"),
+        ("--max-tokens", "-1", "a whole number from 1"),
+        ("--top-k", "1.5", "a whole number from 1"),
+    ] {
+        let refused = ask(option, value);
+        refused.refused(&[option, value, possible]);
+        assert_eq!(refused.code, Some(2), "{option} {value}");
+    }
+    ask("--top-p", "2").refused(&["top-p", "2"]);
+}
+
 #[test]
 fn a_repeating_answer_is_stopped() {
     let folder = tempfile::tempdir().expect("a temporary folder");
