@@ -23,9 +23,9 @@ use crate::response::{Ended, Head};
 /// Answers a chat request, whole or streamed.
 pub(crate) async fn complete(
     State(server): State<Arc<Server>>,
-    request: Result<Json<ChatRequest>, JsonRejection>,
+    body: Result<Json<Value>, JsonRejection>,
 ) -> Result<Response, ApiError> {
-    let Json(mut request) = request?;
+    let mut request = ChatRequest::new(body?.0)?;
     server.check_model(request.model.as_deref())?;
     request.check()?;
     let messages = std::mem::take(&mut request.messages);

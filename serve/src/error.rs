@@ -12,6 +12,8 @@ use kept_engine::EngineError;
 use kept_engine::kernels::format_bytes;
 use serde_json::{Value, json};
 
+use crate::LARGEST_REQUEST;
+
 /// Why a body could not be read, by its cause: the rejection itself speaks of types of this program.
 fn body_in_words(rejection: &JsonRejection) -> String {
     let cause = || {
@@ -20,11 +22,14 @@ fn body_in_words(rejection: &JsonRejection) -> String {
             .map_or_else(String::new, ToString::to_string)
     };
     match rejection {
-        JsonRejection::JsonDataError(_) => format!("the body is no chat completion: {}", cause()),
         JsonRejection::JsonSyntaxError(_) => format!("the body is no JSON: {}", cause()),
         JsonRejection::MissingJsonContentType(_) => {
             "send the body with \"Content-Type: application/json\"".to_owned()
         }
+        other if other.status() == StatusCode::PAYLOAD_TOO_LARGE => format!(
+            "the body has more than {}: upload documents to /v1/files",
+            format_bytes(LARGEST_REQUEST as u64)
+        ),
         other => other.body_text(),
     }
 }
@@ -53,6 +58,8 @@ pub(crate) enum ApiError {
     Origin(String),
     #[error("there is no {0} {1}: kept serve has /v1/chat/completions, /v1/models and /v1/files")]
     Path(Method, String),
+    #[error("{1} takes no {0}: the header Allow of this answer names what it takes")]
+    Method(Method, String),
     #[error("the model {named:?} is not open here: ask for {open:?}")]
     NoModel {
         /// As requested.
@@ -62,6 +69,10 @@ pub(crate) enum ApiError {
     },
     #[error("{}", body_in_words(.0))]
     Body(#[from] JsonRejection),
+    #[error("the body must be a JSON object, and is {0}")]
+    NoObject(String),
+    #[error("the body is no chat completion: {0}")]
+    NoRequest(String),
     #[error("{what}")]
     Invalid {
         /// The field of the request.
@@ -105,11 +116,14 @@ impl ApiError {
             Self::Origin(_) => (StatusCode::FORBIDDEN, "origin_not_allowed"),
             Self::Path(..) => (StatusCode::NOT_FOUND, "unknown_url"),
             Self::NoModel { .. } => (StatusCode::NOT_FOUND, "model_not_found"),
-            Self::Body(JsonRejection::JsonDataError(_)) => {
+            Self::Method(..) => (StatusCode::METHOD_NOT_ALLOWED, "method_not_supported"),
+            Self::Body(rejection) => match rejection.status() {
+                status @ StatusCode::PAYLOAD_TOO_LARGE => (status, "body_too_large"),
+                status => (status, "invalid_json"),
+            },
+            Self::NoObject(_) | Self::NoRequest(_) | Self::Invalid { .. } => {
                 (StatusCode::BAD_REQUEST, "invalid_value")
             }
-            Self::Body(rejection) => (rejection.status(), "invalid_json"),
-            Self::Invalid { .. } => (StatusCode::BAD_REQUEST, "invalid_value"),
             Self::NoFile(_) => (StatusCode::NOT_FOUND, "file_not_found"),
             Self::Upload(error) => (error.status(), "invalid_upload"),
             Self::NoUpload => (StatusCode::BAD_REQUEST, "invalid_upload"),
@@ -136,7 +150,9 @@ impl ApiError {
             _ => "invalid_request_error",
         };
         let param = match self {
-            Self::Invalid { param, .. } => Some(*param),
+            Self::Invalid { param, .. } => Some((*param).to_owned()),
+            Self::NoModel { .. } => Some("model".to_owned()),
+            Self::Engine(EngineError::Sampling { name, .. }) => Some(name.replace('-', "_")),
             _ => None,
         };
         json!({"error": {
@@ -154,7 +170,12 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// The answer to any other path or method.
+/// The answer to another method of a path.
+pub(crate) async fn no_such_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::Method(method, uri.path().to_owned())
+}
+
+/// The answer to any other path.
 pub(crate) async fn no_such_path(method: Method, uri: Uri) -> ApiError {
     ApiError::Path(method, uri.path().to_owned())
 }

@@ -121,7 +121,7 @@ fn router(server: &Arc<Server>, address: SocketAddr) -> Router {
         .route("/v1/files/{id}/content", get(files::content))
         .route("/health", get(async || Json(json!({"status": "ok"}))))
         .fallback(error::no_such_path)
-        .method_not_allowed_fallback(error::no_such_path)
+        .method_not_allowed_fallback(error::no_such_method)
         .layer(DefaultBodyLimit::max(LARGEST_REQUEST))
         .layer(middleware::from_fn_with_state(
             Arc::new(guard),

@@ -1,9 +1,10 @@
 //! The request of a chat completion: the fields of OpenAI's API that mean something here, and Kept's own.
+//! A value of another type is refused by the name of its field.
 
 use kept_engine::policies::Budget;
 use kept_engine::{AUTO, MethodSpec, Sampling};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
 
@@ -12,6 +13,7 @@ use crate::error::ApiError;
 #[derive(Debug, Deserialize)]
 pub(crate) struct ChatRequest {
     pub(crate) model: Option<String>,
+    #[serde(default)]
     pub(crate) messages: Vec<Message>,
     #[serde(default)]
     pub(crate) stream: bool,
@@ -28,6 +30,8 @@ pub(crate) struct ChatRequest {
     n: Option<u32>,
     frequency_penalty: Option<f64>,
     presence_penalty: Option<f64>,
+    logprobs: Option<bool>,
+    logit_bias: Option<Map<String, Value>>,
     tools: Option<Vec<Value>>,
     response_format: Option<Value>,
     /// Kept: the compression method, such as `snapkv[w=8]`.
@@ -90,6 +94,68 @@ enum OneOrMore {
     More(Vec<String>),
 }
 
+/// The fields that take one type, and what that is.
+const TYPES: [(&str, &str); 24] = [
+    ("model", "a text"),
+    (
+        "messages",
+        "a list of objects, each with a role and a content",
+    ),
+    ("stream", "true or false"),
+    ("stream_options", "an object"),
+    ("max_tokens", WHOLE_FROM_1),
+    ("max_completion_tokens", WHOLE_FROM_1),
+    ("temperature", "a number from 0"),
+    ("top_p", "a number above 0, at most 1"),
+    ("top_k", WHOLE_FROM_1),
+    ("min_p", "a number above 0, at most 1"),
+    ("repeat_penalty", "a number from 1 to 2"),
+    ("seed", "a whole number below 2^63"),
+    ("stop", "a text or a list of texts"),
+    ("n", "1"),
+    ("frequency_penalty", "0"),
+    ("presence_penalty", "0"),
+    ("logprobs", "false"),
+    ("logit_bias", "an empty object"),
+    ("tools", "an empty list"),
+    ("method", "a text"),
+    ("documents", "a list of ids of files"),
+    ("vault", "true or false"),
+    ("thinking", "true or false"),
+    ("map", "true or false"),
+];
+const WHOLE_FROM_1: &str = "a whole number from 1";
+
+/// The beginning of a value, as JSON.
+fn shown(value: &Value) -> String {
+    const MOST: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
+
+/// Why an object is no request: the first field whose value alone is none.
+fn refusal(fields: &Value, error: &serde_json::Error) -> ApiError {
+    let fails =
+        |name: &str, value: &Value| ChatRequest::deserialize(&json!({name: value})).is_err();
+    for (param, expected) in TYPES {
+        let Some(value) = fields.get(param).filter(|value| fails(param, value)) else {
+            continue;
+        };
+        let takes_list = !fails(param, &json!([]));
+        let list = value.as_array().filter(|_| takes_list);
+        let mut entries = list.into_iter().flatten();
+        let what = match entries.find(|entry| fails(param, &json!([entry]))) {
+            Some(entry) => format!("{param} must be {expected}, and has {}", shown(entry)),
+            None => format!("{param} must be {expected}, and is {}", shown(value)),
+        };
+        return invalid(param, what);
+    }
+    ApiError::NoRequest(error.to_string())
+}
+
 fn invalid(param: &'static str, what: impl Into<String>) -> ApiError {
     ApiError::Invalid {
         param,
@@ -98,6 +164,18 @@ fn invalid(param: &'static str, what: impl Into<String>) -> ApiError {
 }
 
 impl ChatRequest {
+    /// The request of a body; null means the default in every field.
+    ///
+    /// # Errors
+    /// If it is no object, or a field has a value of another type.
+    pub(crate) fn new(mut body: Value) -> Result<Self, ApiError> {
+        let Some(fields) = body.as_object_mut() else {
+            return Err(ApiError::NoObject(shown(&body)));
+        };
+        fields.retain(|_, value| !value.is_null());
+        Self::deserialize(&body).map_err(|error| refusal(&body, &error))
+    }
+
     /// # Errors
     /// Fields that ask for something that Kept does not do.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
@@ -119,8 +197,15 @@ impl ChatRequest {
                 ));
             }
         }
-        if self.tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
-            return Err(invalid("tools", "tools are not supported: leave them out"));
+        let biases = self.logit_bias.as_ref();
+        let unsupported = [
+            ("tools", self.tools.as_ref().is_some_and(|t| !t.is_empty())),
+            ("logprobs", self.logprobs == Some(true)),
+            ("logit_bias", biases.is_some_and(|b| !b.is_empty())),
+        ];
+        if let Some((param, _)) = unsupported.into_iter().find(|(_, is_set)| *is_set) {
+            let what = format!("{param} is not supported: leave it out");
+            return Err(invalid(param, what));
         }
         let format = self
             .response_format
@@ -178,13 +263,16 @@ impl ChatRequest {
 
     /// Longest answer, in tokens.
     pub(crate) fn max_tokens(&self, default: usize) -> Result<usize, ApiError> {
-        match self.max_completion_tokens.or(self.max_tokens) {
+        let (param, given) = match self.max_completion_tokens {
+            None => ("max_tokens", self.max_tokens),
+            given => ("max_completion_tokens", given),
+        };
+        match given {
             Some(0) => Err(invalid(
-                "max_tokens",
-                "max_tokens is 0: an answer has at least 1 token",
+                param,
+                format!("{param} must be {WHOLE_FROM_1}, and is 0"),
             )),
-            Some(tokens) => Ok(tokens),
-            None => Ok(default),
+            given => Ok(given.unwrap_or(default)),
         }
     }
 
@@ -195,5 +283,53 @@ impl ChatRequest {
             Some(OneOrMore::One(text)) => vec![text.clone()],
             Some(OneOrMore::More(texts)) => texts.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(body: Value) -> String {
+        ChatRequest::new(body).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn every_field_of_another_type_is_named_with_its_value() {
+        for (field, expected) in TYPES {
+            let wrong = match field {
+                "stream_options" | "logit_bias" => json!("?"),
+                _ => json!({"?": 1}),
+            };
+            let sentence = format!("{field} must be {expected}, and is {wrong}");
+            assert_eq!(said(json!({"messages": [], field: wrong})), sentence);
+        }
+        assert_eq!(
+            said(json!([1])),
+            "the body must be a JSON object, and is [1]"
+        );
+    }
+
+    #[test]
+    fn an_entry_of_another_type_is_named_and_a_long_value_cut() {
+        let hello = json!({"role": "user", "content": "é".repeat(99)});
+        let sentence = said(json!({"messages": [hello, {"role": 5, "content": "Hi"}]}));
+        assert!(
+            sentence.ends_with(r#", and has {"content":"Hi","role":5}"#),
+            "{sentence}"
+        );
+        let sentence = said(json!({"messages": hello}));
+        assert!(
+            sentence.ends_with("é...") && sentence.len() < 200,
+            "{sentence}"
+        );
+    }
+
+    #[test]
+    fn null_is_the_default() {
+        let fields = TYPES.map(|(field, _)| (field.to_owned(), Value::Null));
+        let request = ChatRequest::new(fields.into_iter().collect()).expect("a request");
+        assert!(!request.stream && request.check().is_ok());
+        assert_eq!(request.max_tokens(7).ok(), Some(7));
     }
 }

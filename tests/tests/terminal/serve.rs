@@ -71,6 +71,19 @@ impl Server {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> (u16, String) {
+        let (head, text) = self.exchange(method, path, headers, body);
+        let status = head.split(' ').nth(1).expect("a status");
+        (status.parse().expect("a number"), text)
+    }
+
+    /// A request with `body`; returns the head of the response and its text.
+    fn exchange(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> (String, String) {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
         let has = |name: &str| headers.iter().any(|(n, _)| *n == name);
         let mut head = format!("{method} {path} HTTP/1.1\r\nconnection: close\r\n");
@@ -93,12 +106,6 @@ impl Server {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("text");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a response");
-        let status = head
-            .split(' ')
-            .nth(1)
-            .expect("a status")
-            .parse()
-            .expect("a number");
         let body = if head
             .to_ascii_lowercase()
             .contains("transfer-encoding: chunked")
@@ -107,7 +114,7 @@ impl Server {
         } else {
             body.to_owned()
         };
-        (status, body)
+        (head.to_owned(), body)
     }
 
     fn json(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
@@ -489,7 +496,31 @@ fn bad_requests_get_one_sentence_each() {
             json!({"messages": "hello"}),
             400,
             "invalid_value",
-            "no chat completion: messages: invalid type",
+            "messages must be a list of objects, each with a role and a content, and is \"hello\"",
+        ),
+        (
+            json!({"messages": [hello], "max_tokens": -1}),
+            400,
+            "invalid_value",
+            "max_tokens must be a whole number from 1, and is -1",
+        ),
+        (
+            json!({"messages": [hello], "logprobs": true}),
+            400,
+            "invalid_value",
+            "logprobs is not supported",
+        ),
+        (
+            json!({"messages": [hello], "logit_bias": {"5": 1}}),
+            400,
+            "invalid_value",
+            "logit_bias is not supported",
+        ),
+        (
+            json!([]),
+            400,
+            "invalid_value",
+            "must be a JSON object, and is []",
         ),
         (
             json!({"messages": [user(&"word ".repeat(90_000))]}),
@@ -506,6 +537,47 @@ fn bad_requests_get_one_sentence_each() {
             "{error}"
         );
         assert!(message.contains(named), "{message}");
+    }
+}
+
+#[test]
+fn an_error_names_its_field_and_a_wrong_method_what_is_possible() {
+    let server = Server::start(&[]);
+    let hello = user("Hello");
+    for (field, value) in [
+        ("model", json!("gpt-5")),
+        ("max_completion_tokens", json!(0)),
+        ("temperature", json!(-1)),
+        ("top_p", json!("high")),
+        ("presence_penalty", json!(0.5)),
+    ] {
+        let request = json!({"messages": [hello], field: value});
+        let (_, error) = server.json("POST", "/v1/chat/completions", &request);
+        assert_eq!(error["error"]["param"], field, "{error}");
+    }
+    let nothing = json!({
+        "messages": [hello], "max_tokens": 1, "logprobs": false, "logit_bias": {}, "stop": null,
+    });
+    server.ask(&nothing);
+
+    let large = vec![b' '; (64 << 20) + 1];
+    let (status, error) = server.send("POST", "/v1/chat/completions", &[], &large);
+    assert_eq!(status, 413);
+    assert!(
+        error.contains("more than 64") && error.contains("body_too_large"),
+        "{error}"
+    );
+
+    for (method, path, allowed) in [
+        ("GET", "/v1/chat/completions", "POST"),
+        ("DELETE", "/v1/models", "GET,HEAD"),
+    ] {
+        let (head, error) = server.exchange(method, path, &[], b"");
+        assert!(head.starts_with("HTTP/1.1 405"), "{head}");
+        let allow = head.lines().find_map(|line| line.strip_prefix("allow: "));
+        assert_eq!(allow, Some(allowed), "{head}");
+        let error: Value = serde_json::from_str(&error).expect("JSON");
+        assert_eq!(error["error"]["code"], "method_not_supported");
     }
 }
 
