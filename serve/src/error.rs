@@ -101,6 +101,8 @@ pub(crate) enum ApiError {
     Document(#[from] DocumentError),
     #[error("{0} questions wait already: ask again later")]
     Busy(usize),
+    #[error("the server ends: ask again when it runs")]
+    Ending,
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error("kept has a bug; please report it: {0}")]
@@ -130,6 +132,7 @@ impl ApiError {
             Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "file_too_large"),
             Self::Document(_) => (StatusCode::BAD_REQUEST, "unreadable_document"),
             Self::Busy(_) => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
+            Self::Ending => (StatusCode::SERVICE_UNAVAILABLE, "server_ends"),
             Self::Engine(
                 EngineError::TooLong { .. }
                 | EngineError::TooLongFor { .. }
@@ -145,7 +148,7 @@ impl ApiError {
         let (status, code) = self.kind();
         let kind = match status {
             StatusCode::UNAUTHORIZED => "authentication_error",
-            StatusCode::INTERNAL_SERVER_ERROR => "server_error",
+            StatusCode::INTERNAL_SERVER_ERROR | StatusCode::SERVICE_UNAVAILABLE => "server_error",
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             _ => "invalid_request_error",
         };

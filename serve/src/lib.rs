@@ -21,6 +21,7 @@ mod stop_text;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, State};
 use axum::routing::{get, post};
@@ -30,6 +31,7 @@ use kept_engine::policies::Budget;
 use kept_engine::vault::VaultFolder;
 use kept_engine::{Engine, Limits, MethodSpec};
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use files::Files;
 use guard::Guard;
@@ -37,6 +39,9 @@ use queue::Queue;
 
 /// Bytes of a request with messages.
 const LARGEST_REQUEST: usize = 64 << 20;
+
+/// How long answers may take to end after the server was stopped.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// What the server does when a request does not say it.
 #[derive(Debug, Clone)]
@@ -68,7 +73,8 @@ struct Server {
     started: u64,
 }
 
-/// Answers requests on `listener` until `stop` is requested.
+/// Answers requests on `listener` until `stop` is requested. The answer that is being written then ends with its text so
+/// far.
 ///
 /// # Errors
 /// If the listener cannot be used.
@@ -93,17 +99,25 @@ pub fn serve(
             settings,
         });
         let router = router(&server, address);
+        let ending = ended(server, stop.clone());
+        let serving = axum::serve(listener, router).with_graceful_shutdown(ending);
         tokio::select! {
-            served = async { axum::serve(listener, router).await } => served,
-            () = requested(stop) => Ok(()),
+            served = async { serving.await } => served,
+            () = async { requested(stop).await; sleep(LAST_WORDS).await } => Ok(()),
         }
     })
+}
+
+/// Waits until `stop` is requested, and then ends all questions.
+async fn ended(server: Arc<Server>, stop: Stop) {
+    requested(&stop).await;
+    server.queue.end();
 }
 
 /// Waits until `stop` is requested.
 async fn requested(stop: &Stop) {
     while !stop.is_requested() {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        sleep(Duration::from_millis(50)).await;
     }
 }
 

@@ -1,6 +1,7 @@
 //! The engine's thread: one question at a time, in the order of arrival.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::{PackedRows, Stop};
@@ -60,21 +61,60 @@ impl Drop for Waiting {
     }
 }
 
+/// What the engine's thread does.
+#[derive(Default)]
+struct Now {
+    /// Ends the question that is being answered.
+    running: Option<Stop>,
+    /// No further question is answered.
+    ending: bool,
+}
+
 /// The questions that wait for the engine.
-pub(crate) struct Queue(mpsc::Sender<Job>);
+pub(crate) struct Queue {
+    jobs: mpsc::Sender<Job>,
+    now: Arc<Mutex<Now>>,
+}
+
+fn lock(now: &Mutex<Now>) -> MutexGuard<'_, Now> {
+    now.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes that `job` is answered from now on; false if no further question is.
+fn begin(now: &Mutex<Now>, job: &Job) -> bool {
+    let mut now = lock(now);
+    now.running = Some(job.stop.clone());
+    !now.ending
+}
 
 impl Queue {
     /// Starts the engine's thread; it ends with the queue.
     pub(crate) fn start(engine: Engine) -> Self {
         let (jobs, mut waiting) = mpsc::channel::<Job>(WAITING);
+        let now = Arc::new(Mutex::new(Now::default()));
+        let seen = now.clone();
         std::thread::spawn(move || {
             while let Some(job) = waiting.blocking_recv() {
-                if !job.stop.is_requested() {
+                if job.stop.is_requested() {
+                    continue;
+                }
+                if begin(&seen, &job) {
                     run(&engine, &job);
+                } else {
+                    let _ = job.said.send(Said::End(Err(ApiError::Ending)));
                 }
             }
         });
-        Self(jobs)
+        Self { jobs, now }
+    }
+
+    /// Ends the answer that is being written, with its text so far, and refuses all questions that wait.
+    pub(crate) fn end(&self) {
+        let mut now = lock(&self.now);
+        now.ending = true;
+        if let Some(stop) = &now.running {
+            stop.request();
+        }
     }
 
     /// Adds a question.
@@ -90,7 +130,8 @@ impl Queue {
             said,
         };
         let waiting = Waiting { said: hears, stop };
-        self.0.try_send(job).map_err(|_| ApiError::Busy(WAITING))?;
+        let full = |_| ApiError::Busy(WAITING);
+        self.jobs.try_send(job).map_err(full)?;
         Ok(waiting)
     }
 }
@@ -157,7 +198,10 @@ fn answer(engine: &Engine, job: &Job) -> Result<Ended, ApiError> {
         },
         &job.stop,
     );
-    let answer = answer?;
+    let answer = answer.map_err(|error| match error {
+        EngineError::Stopped => ApiError::Ending,
+        error => ApiError::Engine(error),
+    })?;
     if !cut.found() {
         say(cut.rest());
     }

@@ -397,6 +397,38 @@ fn a_client_that_goes_away_ends_its_question() {
     assert_eq!(answer["usage"]["completion_tokens"], 2, "{answer}");
 }
 
+/// Ctrl-C while a document is read that takes minutes.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_a_streamed_answer_in_order() {
+    let streaming = ["--streaming", "on", "--method", "streaming_llm"];
+    let mut server = Server::start(&[&streaming[..], &["--budget", "512"]].concat());
+    let (status, file) = server.upload("book.txt", golden_sample().repeat(400).as_bytes());
+    assert_eq!(status, 200);
+    let request = json!({"messages": [user(QUESTION)], "documents": [file["id"]], "stream": true});
+    let body = request.to_string();
+    let events = std::thread::scope(|clients| {
+        let asking =
+            clients.spawn(|| server.send("POST", "/v1/chat/completions", &[], body.as_bytes()));
+        // After two seconds a stream has begun.
+        std::thread::sleep(std::time::Duration::from_secs(4));
+        let process = server.child.id().to_string();
+        let signal = Command::new("kill").args(["-INT", &process]).status();
+        assert!(signal.expect("kill runs").success());
+        asking.join().expect("no panic").1
+    });
+    let data: Vec<&str> = events
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .collect();
+    let [_, end, done] = data.as_slice() else {
+        panic!("{events}");
+    };
+    assert!(end.contains("server_ends"), "{end}");
+    assert_eq!(*done, "[DONE]");
+    assert!(server.child.wait().expect("it ends").success());
+}
+
 #[test]
 fn strangers_are_refused() {
     let server = Server::start(&["--allow-origin", "https://chat.example"]);
