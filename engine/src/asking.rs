@@ -73,6 +73,7 @@ impl Engine {
             ask: &Ask {
                 method: &plan.spec,
                 budget: plan.budget,
+                vault: ask.vault.filter(|_| plan.uses_vault()),
                 ..*ask
             },
             prompt,
@@ -130,7 +131,7 @@ impl Engine {
     /// asked after three long answers, Qwen2.5 1.5B had 31 right instead of 30 (SnapKV, 25 %).
     fn plan_for(&self, ask: &Ask<'_>, prompt: &Prompt) -> Result<(Plan, usize), EngineError> {
         let plan = |kept_last: usize| {
-            self.plan(&PlanRequest {
+            self.plan_answer(&PlanRequest {
                 prompt: &PromptShape {
                     kept_last,
                     ..prompt.shape()

@@ -114,7 +114,11 @@ impl Engine {
         begins: &[u32],
         vaults: Vaults<'_>,
     ) -> Result<Estimate, EngineError> {
-        let (plan, tokens) = self.plan(request)?.with_vault(begins, request, vaults)?;
+        let plan = self.plan_answer(request)?;
+        if !plan.uses_vault() {
+            return plan.estimate();
+        }
+        let (plan, tokens) = plan.with_vault(begins, request, vaults)?;
         let mut estimate = plan.estimate()?;
         estimate.tokens_from_vault = tokens;
         Ok(estimate)

@@ -110,6 +110,14 @@ impl Plan {
         }
     }
 
+    /// Whether vaults are read and written.
+    pub(crate) fn uses_vault(&self) -> bool {
+        match &self.reading {
+            Reading::Prefill(plan) => plan.vault_rows.is_some(),
+            Reading::Stream(plan) => plan.vault,
+        }
+    }
+
     /// The cache type.
     pub fn cache(&self) -> CacheType {
         self.engine.cache_type()
@@ -155,6 +163,34 @@ impl Engine {
             format!("{share} of {tokens} tokens are too few for the method, so all are kept");
         plan.reasons.push(note.into());
         Ok(plan)
+    }
+
+    /// As [`Engine::plan`]. With a memory limit the question does without its vault, with a note, if the vault's memory
+    /// would cost the answer half of its rows or more: reading again takes time, but forgetting loses the answer.
+    ///
+    /// # Errors
+    /// As [`Engine::plan`].
+    pub(crate) fn plan_answer(&self, request: &PlanRequest<'_>) -> Result<Plan, EngineError> {
+        let planned = self.plan(request);
+        let (Some(_), Some(_)) = (request.vault, request.limits.memory) else {
+            return planned;
+        };
+        let rows = planned.as_ref().map_or(0, Plan::rows);
+        let vault = None;
+        let without = self.plan(&PlanRequest { vault, ..*request });
+        match without {
+            Ok(mut without)
+                if rows.saturating_mul(2) <= without.rows() && rows < request.prompt.tokens =>
+            {
+                let note = format!(
+                    "the document's vault is not used: beside it {rows} rows per head fit the memory limit, without it {}",
+                    without.rows()
+                );
+                without.reasons.push(note.into());
+                Ok(without)
+            }
+            _ => planned,
+        }
     }
 
     fn plan_exactly(&self, request: &PlanRequest<'_>) -> Result<Plan, EngineError> {

@@ -134,3 +134,51 @@ fn a_damaged_vault_of_another_document_is_removed() {
     assert!(again.vault.used && !again.notes.iter().any(told));
     assert_eq!(again.text, answer.text);
 }
+
+/// Where memory is short, a vault must not cost most of the rows.
+#[test]
+fn a_vault_never_costs_half_of_the_rows() {
+    let (engine, document) = (engine(), sample(""));
+    let length = DocumentLength::new(engine.model(), &document.text).expect("counted");
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = folder(place.path());
+    let mut left_out = 0;
+    for kib in (12 << 10..40 << 10).step_by(256) {
+        for name in ["auto", "snapkv"] {
+            let method = method(name);
+            let request = PlanRequest {
+                limits: Limits {
+                    memory: Some(engine.program_bytes() + (kib << 10)),
+                    ..Limits::default()
+                },
+                text_bytes: document.text.len() as u64,
+                vault: Some(PackedRows::Q8_0),
+                ..PlanRequest::new(&length.prompt, &method, None, MAX_NEW_TOKENS)
+            };
+            let without = engine.estimate(&PlanRequest {
+                vault: None,
+                ..request
+            });
+            let with = engine.estimate_with_vault(&request, &length.begins, vaults(&folder));
+            let (Ok(with), Ok(without)) = (&with, &without) else {
+                assert!(
+                    with.is_err() && without.is_err(),
+                    "{kib} KiB: {with:?}, {without:?}"
+                );
+                continue;
+            };
+            assert!(
+                2 * with.rows >= without.rows,
+                "{name}, {kib} KiB: {} and {}",
+                with.rows,
+                without.rows
+            );
+            let said = with
+                .notes
+                .iter()
+                .any(|note| note.to_string().contains("vault is not used"));
+            left_out += usize::from(said);
+        }
+    }
+    assert!(left_out > 0, "some limits are too small for the vault");
+}
