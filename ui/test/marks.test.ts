@@ -161,6 +161,16 @@ describe('sentences', () => {
     expect(await sentencesOf(wrapped)).toBe(await sentencesOf(wrapped))
   })
 
+  it('do not end behind abbreviations and initials', async () => {
+    const text = 'Mr. Bingley came with Mrs. Hurst. J. S. Mill wrote it, see p. 12 there. So did I. Then he left, etc.'
+    const found = await sentencesOf(textOf(text))
+    expect(found.map(({ start, end }) => text.slice(start, end))).toEqual([
+      'Mr. Bingley came with Mrs. Hurst.',
+      'J. S. Mill wrote it, see p. 12 there.',
+      'Then he left, etc.',
+    ])
+  })
+
   it('are ordered by what is drawn, and forgotten by all memory', async () => {
     const found = await sentencesOf(textOf(TEXT))
     const { all: memory } = mapped([9, 0, 5])

@@ -22,6 +22,10 @@ export interface Remembered extends Sentence {
 const SHORTEST = 12
 const HEADING = 60
 const ENDED = /[.!?:;…。！？：；]["'”’»」』)\]]*$/u
+/** Words whose full stop ends no sentence, as in `documents/src/passage.rs`: abbreviations, and initials. */
+const ABBREVIATION =
+  /(?:^|[\s(["“–—-])(?:al|approx|art|bzw|ca|capt|cf|chap|col|dept|dr|eds?|eq|esp|est|etc|e\.g|figs?|gen|gov|hon|i\.e|inc|jr|lt|ltd|messrs|mlle|mme|mrs?|ms|mt|nos?|nr|op|pp?|par|ph\.d|prof|rev|sec|sen|sgt|sr|st|vgl|vols?|vs|z\.b)\.\s*$/iu
+const INITIAL = /(?:^|[\s(["“–—-])(?!I\.)\p{Lu}\.\s*$/u
 /** Milliseconds of work at once: the window must not stand still. */
 const AT_ONCE = 12
 
@@ -41,9 +45,13 @@ async function search({ text, blocks, wraps }: Text): Promise<Sentence[]> {
   for (const block of blocks) {
     // As shown: a soft line break does not end a sentence.
     const words = shown(text, block.start, block.end, widthAt(wraps, block.start))
+    let begun = 0
     for (const { segment, index } of segmenter.segment(words)) {
-      let start = block.start + index
-      let end = start + segment.length
+      const until = index + segment.length
+      if (until < words.length && (ABBREVIATION.test(segment) || INITIAL.test(segment))) continue
+      let start = block.start + begun
+      let end = block.start + until
+      begun = until
       while (start < end && isSpace(text.charCodeAt(start))) start++
       while (end > start && isSpace(text.charCodeAt(end - 1))) end--
       const ended = end - start > HEADING || ENDED.test(text.slice(start, end))
