@@ -459,38 +459,20 @@ async fn a_deleted_conversation_can_be_restored_until_it_is_removed() {
     saves.extend(begun(2));
     saves.push(Save::HideConversation(1));
     saves.into_iter().for_each(|save| writer.save(save));
-    assert!(
-        writer
-            .written()
-            .await
-            .conversation(1)
-            .await
-            .expect("read")
-            .is_none()
-    );
-    assert_eq!(
+    let read = async || writer.written().await.conversation(1).await.expect("read");
+    let found = async || {
         writer
             .written()
             .await
             .search("because")
             .await
             .expect("read")
-            .len(),
-        1
-    );
+    };
+    assert!(read().await.is_none());
+    assert_eq!(found().await.len(), 1);
     writer.save(save_conversation(conversation(1, 1)));
-    let restored = writer.written().await.conversation(1).await.expect("read");
-    assert_eq!(restored.expect("restored").turns.len(), 1);
-    assert_eq!(
-        writer
-            .written()
-            .await
-            .search("because")
-            .await
-            .expect("read")
-            .len(),
-        2
-    );
+    assert_eq!(read().await.expect("restored").turns.len(), 1);
+    assert_eq!(found().await.len(), 2);
     writer.save(Save::HideConversation(1));
     writer.save(Save::RemoveHidden);
     writer.save(save_turn(1, &turn(1, TurnState::Done)));
