@@ -202,7 +202,7 @@ fn a_share_of_a_short_prompt_that_is_too_small_keeps_everything() {
             assert_eq!(estimate.rows, tokens, "{name}");
             let notes: Vec<String> = estimate.notes.iter().map(ToString::to_string).collect();
             let said = format!("2% of {tokens} tokens are too few for the method, so all are kept");
-            assert!(notes.contains(&said), "{name}: {notes:?}");
+            assert_eq!(notes, [said], "{name}");
         }
     }
     assert!(

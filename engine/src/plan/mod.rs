@@ -162,6 +162,8 @@ impl Engine {
         let note =
             format!("{share} of {tokens} tokens are too few for the method, so all are kept");
         plan.reasons.push(note.into());
+        // No budget was used: the plan has no further note on it.
+        plan.budget = None;
         Ok(plan)
     }
 
