@@ -94,8 +94,8 @@ struct BandwidthJson {
 }
 
 /// Measures the peak rates of a GPU.
-fn measure_gpu(arguments: &BenchArguments, ordinal: usize) -> anyhow::Result<()> {
-    let rates = CudaGpus.rates(ordinal)?;
+fn measure_gpu(arguments: &BenchArguments, name: &str) -> anyhow::Result<()> {
+    let rates = CudaGpus.rates(name)?;
     if arguments.json {
         return output::print_json(&rates);
     }
@@ -107,8 +107,8 @@ fn measure_gpu(arguments: &BenchArguments, ordinal: usize) -> anyhow::Result<()>
 
 fn measure_bandwidth(arguments: &BenchArguments) -> anyhow::Result<()> {
     let device = arguments.engine.compute.device.device.parse()?;
-    if let ComputeDevice::Cuda(ordinal) = device {
-        return measure_gpu(arguments, ordinal);
+    if let ComputeDevice::Gpu(name) = &device {
+        return measure_gpu(arguments, name);
     }
     threads::configure(arguments.engine.compute.threads);
     let found = bandwidth();

@@ -8,15 +8,15 @@ use crate::{Engine, EngineError};
 use kept_kernels::format_bytes;
 
 /// The value of `--device`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ComputeDevice {
     /// A GPU if one fits the model, otherwise the CPU.
     #[default]
     Auto,
     /// The CPU.
     Cpu,
-    /// An NVIDIA GPU, by its ordinal.
-    Cuda(usize),
+    /// A GPU, by the name that its [`Gpus`] gives it: `cuda:0`.
+    Gpu(String),
 }
 
 /// Error: unknown device name.
@@ -31,11 +31,13 @@ impl FromStr for ComputeDevice {
         match text {
             "auto" => Ok(Self::Auto),
             "cpu" => Ok(Self::Cpu),
-            "cuda" => Ok(Self::Cuda(0)),
-            _ => (text.strip_prefix("cuda:"))
-                .and_then(|number| number.parse().ok())
-                .map(Self::Cuda)
-                .ok_or_else(|| UnknownDevice(text.to_owned())),
+            _ => {
+                let (kind, ordinal) = text.split_once(':').unwrap_or((text, "0"));
+                let known = !kind.is_empty() && kind.bytes().all(|byte| byte.is_ascii_lowercase());
+                let ordinal: Option<usize> = ordinal.parse().ok().filter(|_| known);
+                let ordinal = ordinal.ok_or_else(|| UnknownDevice(text.to_owned()))?;
+                Ok(Self::Gpu(format!("{kind}:{ordinal}")))
+            }
         }
     }
 }
@@ -45,7 +47,7 @@ impl fmt::Display for ComputeDevice {
         match self {
             Self::Auto => f.write_str("auto"),
             Self::Cpu => f.write_str("cpu"),
-            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+            Self::Gpu(name) => f.write_str(name),
         }
     }
 }
@@ -135,8 +137,8 @@ impl Engine {
         device: ComputeDevice,
         gpus: &dyn Gpus,
     ) -> Result<(Self, Option<String>), EngineError> {
-        if let ComputeDevice::Cuda(ordinal) = device {
-            gpus.upload(self.model_mut(), ordinal)?;
+        if let ComputeDevice::Gpu(name) = &device {
+            gpus.upload(self.model_mut(), name)?;
         }
         if device != ComputeDevice::Auto {
             return Ok((self, None));
@@ -144,8 +146,8 @@ impl Engine {
         let found = gpus.list();
         let fitting = found.and_then(|found| fitting_gpu(&found, self.model().weights_bytes()));
         let placed = fitting.and_then(|device| match device {
-            ComputeDevice::Cuda(ordinal) => gpus
-                .upload(self.model_mut(), ordinal)
+            ComputeDevice::Gpu(name) => gpus
+                .upload(self.model_mut(), &name)
                 .map_err(|error| error.to_string()),
             ComputeDevice::Auto | ComputeDevice::Cpu => Ok(()),
         });
@@ -158,8 +160,8 @@ impl Engine {
     /// # Errors
     /// As [`Engine::placed`].
     pub fn as_if_on(mut self, device: ComputeDevice, gpus: &dyn Gpus) -> Result<Self, EngineError> {
-        if let ComputeDevice::Cuda(ordinal) = device {
-            gpus.upload_dry(self.model_mut(), ordinal)?;
+        if let ComputeDevice::Gpu(name) = device {
+            gpus.upload_dry(self.model_mut(), &name)?;
         }
         Ok(self)
     }
@@ -222,8 +224,9 @@ mod tests {
             free,
         };
         let two = [gpu("cuda:0", 4 << 30), gpu("cuda:1", 20 << 30)];
-        assert_eq!(fitting_gpu(&two, 5 << 30), Ok(ComputeDevice::Cuda(1)));
-        assert_eq!(fitting_gpu(&two, 36 << 30), Ok(ComputeDevice::Cuda(1)));
+        let second = ComputeDevice::Gpu("cuda:1".to_owned());
+        assert_eq!(fitting_gpu(&two, 5 << 30).as_ref(), Ok(&second));
+        assert_eq!(fitting_gpu(&two, 36 << 30), Ok(second));
         let why = fitting_gpu(&two, (36 << 30) + 2).expect_err("too large");
         assert!(
             why.contains("20.0 GiB of") && why.contains("NVIDIA cuda:1 has 20.0 GiB free"),
@@ -262,14 +265,15 @@ mod tests {
     fn device_names_round_trip() {
         for (text, device) in [
             ("cpu", ComputeDevice::Cpu),
-            ("cuda:0", ComputeDevice::Cuda(0)),
-            ("cuda:12", ComputeDevice::Cuda(12)),
+            ("cuda:0", ComputeDevice::Gpu("cuda:0".to_owned())),
+            ("cuda:12", ComputeDevice::Gpu("cuda:12".to_owned())),
         ] {
-            assert_eq!(text.parse(), Ok(device));
             assert_eq!(device.to_string(), text);
+            assert_eq!(text.parse(), Ok(device));
         }
-        assert_eq!("cuda".parse(), Ok(ComputeDevice::Cuda(0)));
-        for text in ["", "gpu", "cuda:", "cuda:-1", "CPU"] {
+        let first: ComputeDevice = "cuda".parse().expect("the first GPU");
+        assert_eq!(first.to_string(), "cuda:0");
+        for text in ["", ":0", "cuda:", "cuda:-1", "CPU"] {
             let refusal = text.parse::<ComputeDevice>().expect_err(text).to_string();
             assert!(refusal.contains("cuda:0"), "{refusal}");
         }

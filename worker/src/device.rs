@@ -90,8 +90,8 @@ fn print_line(what: &impl serde::Serialize) -> ExitCode {
 pub fn on_chosen_device(engine: Engine) -> Result<(Engine, Option<String>), String> {
     match CHOSEN.get() {
         None => Ok((engine, None)),
-        Some(&choice) => engine
-            .placed(choice, &CudaGpus)
+        Some(choice) => engine
+            .placed(choice.clone(), &CudaGpus)
             .map_err(|error| error.to_string()),
     }
 }
@@ -104,8 +104,9 @@ mod tests {
     fn device_arguments_are_parsed_or_refused() {
         assert_eq!(parse_device("auto"), Ok(ComputeDevice::Auto));
         assert_eq!(parse_device("cpu"), Ok(ComputeDevice::Cpu));
-        assert_eq!(parse_device("cuda:1"), Ok(ComputeDevice::Cuda(1)));
-        assert!(parse_device("gpu").is_err_and(|why| why.contains("cuda:0")));
+        let second = ComputeDevice::Gpu("cuda:1".to_owned());
+        assert_eq!(parse_device("cuda:1"), Ok(second));
+        assert!(parse_device("GPU").is_err_and(|why| why.contains("cuda:0")));
         let read = |words: &[&str]| read_arguments(words.iter().map(|w| (*w).to_owned()));
         assert_eq!(read(&[]), Ok(Task::Serve));
         assert_eq!(read(&["--gpus"]), Ok(Task::PrintGpus));

@@ -11,6 +11,10 @@ use crate::OnGpu;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CudaGpus;
 
+/// What stands before a GPU's ordinal in its name.
+#[cfg(feature = "cuda")]
+const PREFIX: &str = "cuda:";
+
 #[cfg(not(feature = "cuda"))]
 const WITHOUT: &str = "this build of Kept computes on the CPU only; `make cuda` makes one for GPUs";
 
@@ -18,7 +22,7 @@ const WITHOUT: &str = "this build of Kept computes on the CPU only; `make cuda` 
 fn list() -> Result<Vec<Gpu>, String> {
     let gpus = kept_cuda::nvidia::gpus().map_err(|why| why.to_string())?;
     let gpu = |gpu: kept_cuda::nvidia::Gpu| Gpu {
-        device: kept_engine::ComputeDevice::Cuda(gpu.ordinal).to_string(),
+        device: format!("{PREFIX}{}", gpu.ordinal),
         name: gpu.facts.name,
         capability: format!(
             "{}.{}",
@@ -37,15 +41,17 @@ fn list() -> Result<Vec<Gpu>, String> {
 }
 
 #[cfg(feature = "cuda")]
-fn open(ordinal: usize) -> Result<Device, EngineError> {
-    kept_cuda::nvidia::open(ordinal)
-        .map_err(|why| EngineError::NoGpu(format!("no GPU cuda:{ordinal}: {why}; use the CPU")))
+fn open(name: &str) -> Result<Device, EngineError> {
+    let none = |why| EngineError::NoGpu(format!("no GPU {name}: {why}; use the CPU"));
+    let ordinal = name.strip_prefix(PREFIX).and_then(|of| of.parse().ok());
+    let ordinal = ordinal.ok_or_else(|| none(format!("the first NVIDIA GPU is {PREFIX}0")))?;
+    kept_cuda::nvidia::open(ordinal).map_err(|why| none(why.to_string()))
 }
 
 #[cfg(not(feature = "cuda"))]
-fn open(ordinal: usize) -> Result<Device, EngineError> {
+fn open(name: &str) -> Result<Device, EngineError> {
     Err(EngineError::NoGpu(format!(
-        "no GPU cuda:{ordinal}: {WITHOUT}, or use the CPU"
+        "no GPU {name}: {WITHOUT}, or use the CPU"
     )))
 }
 
@@ -54,16 +60,16 @@ impl Gpus for CudaGpus {
         list()
     }
 
-    fn upload(&self, model: &mut Model, ordinal: usize) -> Result<(), EngineError> {
-        model.take_gpu(open(ordinal)?)
+    fn upload(&self, model: &mut Model, name: &str) -> Result<(), EngineError> {
+        model.take_gpu(open(name)?)
     }
 
-    fn upload_dry(&self, model: &mut Model, ordinal: usize) -> Result<(), EngineError> {
-        model.take_gpu(open(ordinal)?.dry_run())
+    fn upload_dry(&self, model: &mut Model, name: &str) -> Result<(), EngineError> {
+        model.take_gpu(open(name)?.dry_run())
     }
 
-    fn rates(&self, ordinal: usize) -> Result<GpuRates, EngineError> {
-        rates_of(&open(ordinal)?)
+    fn rates(&self, name: &str) -> Result<GpuRates, EngineError> {
+        rates_of(&open(name)?)
     }
 }
 

@@ -41,19 +41,19 @@ pub trait Gpus: Sync {
     ///
     /// # Errors
     /// [`EngineError::NoGpu`] without this GPU, [`EngineError::Gpu`] if the model does not fit.
-    fn upload(&self, model: &mut Model, ordinal: usize) -> Result<(), EngineError>;
+    fn upload(&self, model: &mut Model, name: &str) -> Result<(), EngineError>;
 
     /// As [`Gpus::upload`], for memory estimates only: nothing is copied, and the model cannot be computed.
     ///
     /// # Errors
     /// As [`Gpus::upload`].
-    fn upload_dry(&self, model: &mut Model, ordinal: usize) -> Result<(), EngineError>;
+    fn upload_dry(&self, model: &mut Model, name: &str) -> Result<(), EngineError>;
 
     /// Peak rates of a GPU, measured within a second or two.
     ///
     /// # Errors
     /// [`EngineError::NoGpu`] without this GPU, [`EngineError::Gpu`] if it fails.
-    fn rates(&self, ordinal: usize) -> Result<GpuRates, EngineError>;
+    fn rates(&self, name: &str) -> Result<GpuRates, EngineError>;
 }
 
 /// A model's weights on a device.

@@ -83,7 +83,7 @@ fn another_device_is_another_engine_and_nonsense_is_none() {
     let mut story = Story::ready();
     let mut settings = story.state.settings().clone();
     assert_eq!(settings.device, None, "as it comes");
-    for nonsense in ["gpu", "", "cuda:x"] {
+    for nonsense in ["GPU", "", "cuda:x"] {
         settings.device = Some(nonsense.into());
         let refused = story.state.save_settings(settings.clone());
         assert!(refused.expect_err("nonsense").message.contains("cuda:0"));
