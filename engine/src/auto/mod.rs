@@ -6,8 +6,9 @@
 //!
 //! 1. A document longer than the model's context length is read in streaming mode, by the method with the lowest
 //!    measured perplexity, or by TreeKV, which keeps rows of every part of the text, if it is hardly worse.
-//! 2. The full cache is used if it takes at most a quarter of the memory, and the document is small or its full cache
-//!    is no larger than the weights (an answer then takes at most about twice as long).
+//! 2. The full cache is used if it fits the user's memory limit, or without one takes at most a quarter of the free
+//!    memory, and the document is small or its full cache is no larger than the weights (an answer then takes at most
+//!    about twice as long).
 //! 3. Otherwise, by the measurements on the model of the same kind (chat or base) that is nearest in size, the best
 //!    method at the smallest share of rows at which it was measured to be level with the full cache; at the largest
 //!    measured share if no method is level, or if the prompt is longer than all measured prompts. With a budget: the
@@ -31,7 +32,7 @@ pub const AUTO: &str = "auto";
 
 /// The largest prompt that counts as small, in tokens.
 const SMALL_TOKENS: usize = 8192;
-/// A full cache may take at most 1 / `FULL_PART` of the available memory.
+/// Without a limit, a full cache may take at most 1 / `FULL_PART` of the free memory: other programs need some too.
 const FULL_PART: u64 = 4;
 /// The smallest default budget, in rows: observation windows and sinks would take most of a smaller one.
 const LEAST_ROWS: usize = 256;
@@ -176,30 +177,45 @@ impl Engine {
         self.choose_cut(&case, given)
     }
 
-    /// The full cache, if it takes little memory and time, or if the budget is for all rows and they fit.
+    /// The full cache, if it takes little time and memory: what the user's limit allows, or a part of the free memory.
+    /// If the budget is for all rows, it only has to fit.
     fn choose_full(&self, case: &Case<'_>) -> Result<Option<Chosen>, EngineError> {
         let tokens = case.request.prompt.tokens;
         let method = MethodSpec::plain("full");
-        let expected = self.expected_bytes(case, &method, tokens)?;
-        let cache = self.kv_bytes_full(tokens);
+        let cache = match self.rows_that_fit(case, &method, tokens) {
+            Ok((rows, cache)) if rows == tokens => cache,
+            Ok(_) => return Ok(None),
+            Err(error) if error.concerns_length() => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let stored = self.clone().with_cache(cache);
+        let bytes = stored.kv_bytes_full(tokens);
         let asked = case.request.budget.is_some();
-        let fits = case
-            .free
-            .is_none_or(|free| expected <= free && (asked || cache <= free / FULL_PART));
-        let quick = asked || tokens <= SMALL_TOKENS || cache <= self.model().weights_bytes();
-        Ok((quick && fits).then(|| Chosen {
+        let limited = case.request.limits.memory.is_some();
+        let small = asked || limited || case.free.is_none_or(|free| bytes <= free / FULL_PART);
+        let quick = asked || tokens <= SMALL_TOKENS || bytes <= self.model().weights_bytes();
+        let narrowed = cache != self.cache_type();
+        let rounding = measured().rounding_kl(cache.name());
+        // A method that evicts can lose less than four bits do.
+        if !(small && quick) || (narrowed && rounding > LEVEL) {
+            return Ok(None);
+        }
+        let lost = match narrowed {
+            true => format!("only rounding costs something, {rounding:.4} nats"),
+            false => "nothing is lost".to_owned(),
+        };
+        Ok(Some(Chosen {
             reason: format!(
-                "full, every one of {tokens} rows, {}: with the full cache of {} nothing is lost{}",
-                self.cache_type(),
-                format_bytes(cache),
+                "full, every one of {tokens} rows, {cache}: with the full cache of {} {lost}{}",
+                format_bytes(bytes),
                 free_in_words(case)
             ),
+            expected_bytes: stored.expected_bytes(case, &method, tokens)?,
             method,
             rows: tokens,
-            cache: self.cache_type(),
-            expected_bytes: expected,
+            cache,
             free_bytes: case.free,
-            kl: Some(0.0),
+            kl: Some(if narrowed { rounding } else { 0.0 }),
             right: None,
         }))
     }

@@ -138,7 +138,7 @@ fn a_memory_limit_holds_for_the_process() {
         }
     }
     // `auto` says what its choice costs, so the limit does not say it again.
-    let chosen = within(all - 0.3 * cache, "auto").json();
+    let chosen = within(all - 0.6 * cache, "auto").json();
     let notes = chosen["notes"].to_string();
     assert!(
         notes.contains("at the worst moment") && !notes.contains("nats of KL divergence"),
@@ -255,9 +255,27 @@ fn the_automatic_choice_states_its_reason() {
 
     let (model, document) = (model(folder.path()), part(folder.path()));
     let whole = ask(Some(&model), &document, &["--method", "full"]).json();
-    let limit = bytes(&whole["expected_peak_bytes"]) - 0.3 * bytes(&whole["kv_bytes_full"]);
-    let limit = format!("{}KiB", (limit / 1024.0) as u64);
-    let answer = ask(Some(&model), &document, &["--memory", &limit]).json();
+    let limited = |less: f64| {
+        let limit = bytes(&whole["expected_peak_bytes"]) - less * bytes(&whole["kv_bytes_full"]);
+        let limit = format!("{}KiB", (limit / 1024.0) as u64);
+        ask(Some(&model), &document, &["--memory", &limit]).json()
+    };
+    // What the user allows is used up, if need be with rows of 8 bits.
+    for (less, cache, reason) in [(-0.1, "f16", "nothing is lost"), (0.3, "q8_0", "rounding")] {
+        let answer = limited(less);
+        let chosen = &answer["chosen"];
+        assert_eq!(
+            (&answer["method"], &chosen["cache"]),
+            (&"full".into(), &cache.into())
+        );
+        assert!(
+            chosen["reason"]
+                .as_str()
+                .is_some_and(|why| why.contains(reason)),
+            "{chosen}"
+        );
+    }
+    let answer = limited(0.6);
     let chosen = &answer["chosen"];
     assert_eq!(answer["method"], chosen["method"]["name"]);
     assert_ne!(answer["method"], "full");
