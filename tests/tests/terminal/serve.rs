@@ -397,10 +397,17 @@ fn a_client_that_goes_away_ends_its_question() {
     assert_eq!(answer["usage"]["completion_tokens"], 2, "{answer}");
 }
 
-/// Ctrl-C while a document is read that takes minutes.
+/// Ctrl-C and SIGTERM while a document is read that takes minutes.
 #[cfg(unix)]
 #[test]
-fn ctrl_c_ends_a_streamed_answer_in_order() {
+fn a_signal_ends_a_streamed_answer_in_order() {
+    for signal in ["-INT", "-TERM"] {
+        ends_a_streamed_answer_in_order(signal);
+    }
+}
+
+#[cfg(unix)]
+fn ends_a_streamed_answer_in_order(signal: &str) {
     let streaming = ["--streaming", "on", "--method", "streaming_llm"];
     let mut server = Server::start(&[&streaming[..], &["--budget", "512"]].concat());
     let (status, file) = server.upload("book.txt", golden_sample().repeat(400).as_bytes());
@@ -413,8 +420,8 @@ fn ctrl_c_ends_a_streamed_answer_in_order() {
         // After two seconds a stream has begun.
         std::thread::sleep(std::time::Duration::from_secs(4));
         let process = server.child.id().to_string();
-        let signal = Command::new("kill").args(["-INT", &process]).status();
-        assert!(signal.expect("kill runs").success());
+        let sent = Command::new("kill").args([signal, &process]).status();
+        assert!(sent.expect("kill runs").success());
         asking.join().expect("no panic").1
     });
     let data: Vec<&str> = events
