@@ -19,8 +19,8 @@ use kept_engine_cuda::CudaGpus;
 
 pub use self::asking::{AskArguments, ChatArguments, Color, MapArguments, OpenArguments};
 pub use self::measuring::{
-    BenchArguments, CompareArguments, EvalCommand, NeedleArguments, PerplexityArguments,
-    QaArguments,
+    BenchArguments, BenchmarkArguments, CompareArguments, EvalCommand, Gsm8kArguments,
+    LongBenchArguments, NeedleArguments, PerplexityArguments, QaArguments,
 };
 pub use self::models::{
     FolderArguments, ListArguments, ModelsCommand, PullArguments, RemoveModelArguments,

@@ -9,7 +9,7 @@ use kept_engine::documents::{Document, DocumentError, Recognition};
 use kept_engine::kernels::Stop;
 use kept_engine::vault::{VaultUse, Vaults};
 use kept_engine::{
-    Answer, AnswerReport, Ask, Chosen, Citation, Engine, Event, Finish, Note, PromptText, Source,
+    Answer, AnswerReport, Ask, Chosen, Citation, Engine, Event, Finish, Note, Source,
 };
 use serde::Serialize;
 
@@ -284,7 +284,7 @@ impl<'a> Asker<'a> {
         answer.notes.extend(self.trouble.take().map(Note::from));
         self.expected = self.expected.max(self.before + answer.ledger.peak());
         let prompt = if self.show_prompt {
-            Some(answer.prompt.render(self.engine.model(), &text_of(ask))?)
+            Some(answer.prompt.render(self.engine.model(), &ask.text())?)
         } else {
             None
         };
@@ -343,16 +343,6 @@ impl<'a> Asker<'a> {
             notes: answer.notes.iter().map(Note::to_string).collect(),
             prompt: answered.prompt.clone(),
         })
-    }
-}
-
-/// The texts of a question's prompt.
-fn text_of<'a>(ask: &Ask<'a>) -> PromptText<'a> {
-    PromptText {
-        document: &ask.document.text,
-        turns: ask.turns,
-        question: ask.question,
-        thinking: ask.thinking,
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! A document is prefilled once for all methods. `eval/cases.rs` defines the cases and the file that stores them.
 
+mod benchmark;
 mod cases;
 mod perplexity;
 mod qa;
@@ -13,7 +14,7 @@ use anyhow::{Context, ensure};
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::Budget;
-use kept_engine::{Engine, MethodSpec};
+use kept_engine::{Engine, MethodSpec, PromptText};
 use kept_eval::needle::{Haystack, NeedleCell, NeedleGrid, needle_picture};
 use serde::Serialize;
 
@@ -22,6 +23,7 @@ use crate::compare::{Run, chosen_budgets, named_methods, parts, runs};
 use crate::model::model_path;
 use crate::output;
 use crate::progress::{CountBar, stop_on_ctrl_c};
+pub use benchmark::{gsm8k, longbench};
 use cases::{Case, Cases, Heading, Place};
 pub use perplexity::perplexity;
 pub use qa::qa;
@@ -195,17 +197,9 @@ fn ask(
     let needle = haystack
         .needle_for(engine, place.length, ANSWER_TOKENS, place.depth, place.seed)?
         .context("the text is too short")?;
-    let document = Document::from_bytes("haystack", needle.document.clone().into_bytes())?;
     let asked: Vec<_> = runs.iter().map(Run::pair).collect();
-    let question = &needle.question;
-    let answers = engine.ask_each(
-        &document,
-        question,
-        &asked,
-        ANSWER_TOKENS,
-        &mut |_| {},
-        stop,
-    )?;
+    let text = PromptText::new(&needle.document, &needle.question);
+    let answers = engine.ask_each(&text, &asked, ANSWER_TOKENS, &mut |_| {}, stop)?;
     let mut found = Vec::new();
     for (run, text) in runs.iter().zip(answers.texts) {
         let (answer, refused) = match text {

@@ -142,6 +142,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Eval(EvalCommand::Qa(arguments)) => eval::qa(&arguments),
         Command::Eval(EvalCommand::Needle(arguments)) => eval::needle(&arguments),
+        Command::Eval(EvalCommand::Longbench(arguments)) => eval::longbench(&arguments),
+        Command::Eval(EvalCommand::Gsm8k(arguments)) => eval::gsm8k(&arguments),
         Command::Eval(EvalCommand::Perplexity(arguments)) => eval::perplexity(&arguments),
         Command::Methods(arguments) => methods::run(&arguments),
         Command::Select(arguments) => select::run(&arguments),

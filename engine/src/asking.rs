@@ -16,7 +16,7 @@ use crate::prefill::{PlannedPrefill, Read};
 use crate::watch::EventSink;
 use crate::{
     AUTO, Answer, Ask, Engine, EngineError, Event, MemoryLedger, Plan, PlanRequest, Prompt,
-    PromptText, Sampler, Streaming, Watch,
+    Sampler, Streaming, Watch,
 };
 use kept_vault::VaultAccess;
 
@@ -168,12 +168,7 @@ impl Engine {
     /// The prompt of a question, of any length that its method can read.
     fn prompt_of(&self, ask: &Ask<'_>, stop: &Stop) -> Result<Prompt, EngineError> {
         let streaming = ask.limits.streaming;
-        let text = PromptText {
-            document: &ask.document.text,
-            turns: ask.turns,
-            question: ask.question,
-            thinking: ask.thinking,
-        };
+        let text = ask.text();
         let within = || Prompt::of(self.model(), &text, stop);
         let long = || Prompt::of_any_length(self.model(), &text, stop);
         if ask.method.name == AUTO {

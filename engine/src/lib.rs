@@ -75,7 +75,7 @@ pub use observe::{HostRows, Pool};
 pub use paint::{Run, runs};
 pub use plan::{Estimate, Plan, PlanRequest, Segment, StreamPlan};
 pub use prefill::{Prefill, PrefillOutcome, Reconstructed};
-pub use prompt::{Part, Prompt, PromptText, PromptToken, Turn};
+pub use prompt::{Part, Prompt, PromptForm, PromptText, PromptToken, Turn};
 pub use reading::{DocumentRead, ReadRequest};
 pub use retention::{LayerRetention, RetentionMap};
 pub use sampler::{REPEAT_PENALTY, Sampler, Sampling};

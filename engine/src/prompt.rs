@@ -82,6 +82,20 @@ pub struct PromptText<'a> {
     pub question: &'a str,
     /// Whether a model that can think before answering does so.
     pub thinking: bool,
+    /// What stands around the texts.
+    pub form: PromptForm,
+}
+
+/// What stands around the texts of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PromptForm {
+    /// The model's chat template, and "Question:" between document and question.
+    #[default]
+    Question,
+    /// The model's chat template; the question follows the document directly, white space included.
+    Chat,
+    /// Nothing: the question follows the document directly. For texts that a base model continues. Without turns.
+    Plain,
 }
 
 impl<'a> PromptText<'a> {
@@ -92,6 +106,7 @@ impl<'a> PromptText<'a> {
             turns: &[],
             question,
             thinking: false,
+            form: PromptForm::default(),
         }
     }
 }
@@ -435,17 +450,28 @@ impl<'a> Frame<'a> {
     /// [`EngineError::Template`] if the template does not reproduce every text exactly once and in order.
     fn new(model: &Model, text: &PromptText<'a>) -> Result<Self, EngineError> {
         let refused = || EngineError::Template(model.name().to_owned());
+        if text.form == PromptForm::Plain {
+            return Ok(Self {
+                pieces: vec![String::new(); 3],
+                texts: vec![text.question],
+                first_follows: text.document.is_empty(),
+            });
+        }
+        let (question, between) = match text.form {
+            PromptForm::Chat => (text.question, ""),
+            _ => (text.question.trim(), "\n\nQuestion: "),
+        };
         let turns = text.turns.iter();
         let mut texts: Vec<&str> = turns
             .flat_map(|turn| [turn.question.trim(), turn.answer.trim()])
             .collect();
-        texts.push(text.question.trim());
+        texts.push(question);
         let first_follows = text.document.is_empty();
         // Text number 0 is the document.
         let message = |(index, _): (usize, &&str)| Message {
             role: if index % 2 == 0 { "user" } else { "assistant" }.to_owned(),
             content: if index == 0 && !first_follows {
-                format!("{}\n\nQuestion: {}", mark(0), mark(1))
+                format!("{}{between}{}", mark(0), mark(1))
             } else {
                 mark(index + 1)
             },

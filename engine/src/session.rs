@@ -16,7 +16,7 @@ use crate::plan::{full_cache_bytes, window_bytes};
 use crate::shape::shape_of;
 use crate::{
     Attended, Chosen, Citation, EngineError, EvictionLog, HeadAttention, MemoryLedger, MethodSpec,
-    PlanRequest, Prompt, RetentionMap, Sampling, Source, Streaming, Turn,
+    PlanRequest, Prompt, PromptText, RetentionMap, Sampling, Source, Streaming, Turn,
 };
 use kept_vault::{ModelPrint, VaultUse, Vaults};
 
@@ -42,6 +42,17 @@ pub struct Ask<'a> {
     pub limits: Limits,
     /// The vaults that the question may read and extend, if any.
     pub vault: Option<Vaults<'a>>,
+}
+
+impl<'a> Ask<'a> {
+    /// The texts of the prompt.
+    pub fn text(&self) -> PromptText<'a> {
+        PromptText {
+            turns: self.turns,
+            thinking: self.thinking,
+            ..PromptText::new(&self.document.text, self.question)
+        }
+    }
 }
 
 /// Limits of prefill and memory.

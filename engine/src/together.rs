@@ -2,7 +2,6 @@
 //!
 //! `fidelity/` compares the methods; `session.rs` has the types of a single answer.
 
-use kept_documents::Document;
 use kept_kernels::Stop;
 use kept_models::{RopeTable, StreamDecoder};
 use kept_policies::Budget;
@@ -10,7 +9,7 @@ use kept_policies::Budget;
 use crate::repetition::Repetition;
 use crate::{
     Decoder, Engine, EngineError, Event, Finish, MethodSpec, Plan, PlanRequest, Prefill,
-    PrefillOutcome, Prompt,
+    PrefillOutcome, Prompt, PromptText,
 };
 
 /// Caches up to this size in total may always share a prefill, in bytes.
@@ -55,22 +54,21 @@ type Then<'a, E> =
     dyn FnMut(usize, Result<(Plan, PrefillOutcome), EngineError>) -> Result<(), E> + 'a;
 
 impl Engine {
-    /// Prefills `document` with `question`; each of `runs` cuts it and answers greedily in up to `max_tokens` tokens,
-    /// exactly as with [`Engine::ask`]. Runs share a prefill as long as their caches together are no larger than the
+    /// Prefills `text`; each of `runs` cuts it and answers greedily in up to `max_tokens` tokens, exactly as with
+    /// [`Engine::ask`]. Runs share a prefill as long as their caches together are no larger than the
     /// full cache, or 256 MiB, so that memory stays close to that of one run.
     ///
     /// # Errors
     /// As [`Engine::ask`], except refusals; a stop during decode is an error too.
     pub fn ask_each(
         &self,
-        document: &Document,
-        question: &str,
+        text: &PromptText<'_>,
         runs: &[(MethodSpec, Budget)],
         max_tokens: usize,
         on_event: &mut dyn FnMut(Event),
         stop: &Stop,
     ) -> Result<Answers, EngineError> {
-        let prompt = Prompt::new(self.model(), &document.text, question)?;
+        let prompt = Prompt::of(self.model(), text, stop)?;
         let context = PromptContext::new(self, &prompt, max_tokens);
         let mut texts = Vec::with_capacity(runs.len());
         let mut readings = 0;

@@ -58,8 +58,79 @@ pub enum EvalCommand {
     Needle(NeedleArguments),
     /// Ask questions with known answers about documents.
     Qa(QaArguments),
+    /// LongBench: its tasks, prompts and scores, with its data.
+    Longbench(LongBenchArguments),
+    /// GSM8K: arithmetic problems behind solved examples.
+    Gsm8k(Gsm8kArguments),
     /// Perplexity of a long text in streaming mode.
     Perplexity(PerplexityArguments),
+}
+
+/// What both benchmarks take.
+#[derive(Debug, Args)]
+pub struct BenchmarkArguments {
+    /// A GGUF file, `mini` for the built-in model, or the name of a model on this computer (`kept models list`).
+    #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
+    pub model: String,
+    /// Methods, comma separated, with parameters in brackets if any; a method may be repeated with other parameters:
+    /// 'full,chunkkv,chunkkv[reuse=2]'.
+    #[arg(
+        long,
+        default_value = "full,snapkv,pyramidkv,chunkkv,hbw_kv",
+        value_name = "A,B[NAME=VALUE],C"
+    )]
+    pub methods: String,
+    /// Budgets, comma separated: rows per head (512) or shares of the prompt (10%).
+    #[arg(
+        long,
+        default_value = "10%,20%,30%",
+        value_name = "X,Y",
+        allow_hyphen_values = true
+    )]
+    pub budgets: String,
+    /// Cases of each task, from the first [default: all].
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub limit: Option<usize>,
+    /// Longest prompt, in tokens: a longer one loses its middle [default: what the context length leaves].
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub length: Option<usize>,
+    /// Type of the kept rows: f32, f16, q8_0 or q4_0 [default: f16].
+    #[arg(long, value_name = "TYPE")]
+    pub cache: Option<CacheType>,
+    #[command(flatten)]
+    pub compute: ComputeArguments,
+    /// Print JSON: one line per answer, then a summary.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct LongBenchArguments {
+    /// The folder LongBench of LongBench's repository, with its config/, and the data unpacked into data/.
+    #[arg(long, value_name = "FOLDER")]
+    pub data: PathBuf,
+    /// Tasks, comma separated [default: all in data/].
+    #[arg(long, value_name = "A,B,C")]
+    pub tasks: Option<String>,
+    #[command(flatten)]
+    pub benchmark: BenchmarkArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct Gsm8kArguments {
+    /// A folder with GSM8K's train.jsonl and test.jsonl.
+    #[arg(long, value_name = "FOLDER")]
+    pub data: PathBuf,
+    /// Solved examples before each problem: the text that methods compress.
+    #[arg(
+        long,
+        default_value_t = 8,
+        value_name = "N",
+        allow_negative_numbers = true
+    )]
+    pub shots: usize,
+    #[command(flatten)]
+    pub benchmark: BenchmarkArguments,
 }
 
 #[derive(Debug, Args)]

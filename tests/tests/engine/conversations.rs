@@ -204,10 +204,8 @@ fn turns_beyond_the_context_are_left_out_oldest_first() {
     assert!(answer.prompt.len() < context && answer.prompt.turns_left_out == 20 - seen);
     // One turn more does not fit.
     let text = PromptText {
-        document: &document.text,
         turns: &turns[20 - seen - 1..],
-        question: "And now?",
-        thinking: false,
+        ..PromptText::new(&document.text, "And now?")
     };
     let model = engine.model();
     let longer = Prompt::of(model, &text, &Stop::new()).expect("a prompt");

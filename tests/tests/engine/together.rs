@@ -6,7 +6,9 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::models::RopeTable;
 use kept_engine::policies::{Budget, Method, Parameters, build, methods};
-use kept_engine::{Ask, Decoder, Engine, Limits, MethodSpec, Prefill, PrefillOutcome, Sampling};
+use kept_engine::{
+    Ask, Decoder, Engine, Limits, MethodSpec, Prefill, PrefillOutcome, PromptText, Sampling,
+};
 use kept_tests::golden;
 
 const PROMPT: usize = 150;
@@ -121,8 +123,9 @@ fn answers_on_a_shared_prefill_equal_separate_answers() {
     ];
     let budgets = [5000, 96, 128, 64, 96, 300, 3];
     let runs: Vec<_> = names.iter().zip(budgets).map(|(n, b)| run(n, b)).collect();
+    let text = PromptText::new(&document.text, question);
     let answers = engine
-        .ask_each(&document, question, &runs, 24, &mut |_| (), &Stop::new())
+        .ask_each(&text, &runs, 24, &mut |_| (), &Stop::new())
         .expect("answers");
     assert_eq!(answers.readings, 1, "the built-in model is small");
     for ((method, budget), found) in runs.iter().zip(&answers.texts) {

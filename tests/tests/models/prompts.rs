@@ -120,10 +120,8 @@ fn document_and_question_cannot_write_control_tokens() {
         for thinking in [false, true] {
             let prompt = |document: &str, question: &str| {
                 let text = PromptText {
-                    document,
-                    turns: &[],
-                    question,
                     thinking,
+                    ..PromptText::new(document, question)
                 };
                 Prompt::of(&model, &text, &Stop::new()).expect("a prompt")
             };
