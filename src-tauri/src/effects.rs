@@ -147,7 +147,9 @@ impl Effects {
 
     /// A conversation as it is stored.
     pub async fn conversation(&self, id: u64) -> Result<Loaded, String> {
-        match self.writer.written().await.conversation(id).await {
+        let store = self.writer.written().await;
+        let open = self.with(|state| state.document().cloned());
+        match store.conversation(id, open).await {
             Ok(Some(conversation)) => Ok(conversation),
             Ok(None) => Err(messages::NO_CONVERSATION.to_owned()),
             Err(error) => {

@@ -9,6 +9,7 @@ import { byDocument, grouped, when } from '../src/lib/conversations'
 import { AppState } from '../src/lib/app.svelte'
 import { Find } from '../src/lib/find.svelte'
 import Conversation from '../src/parts/Conversation.svelte'
+import Opening from '../src/parts/Opening.svelte'
 import Sidebar from '../src/parts/Sidebar.svelte'
 import Frame from './Frame.svelte'
 import { documentFacts, entry, snapshot, turn } from './given'
@@ -155,6 +156,51 @@ describe('the list', () => {
     expect(row(2).getAttribute('aria-current')).toBe('true')
   })
 
+  it('marks the one that is being loaded, says so if that takes long, and opens the last one chosen', async () => {
+    vi.useFakeTimers()
+    const after = async (ms: number) => {
+      await vi.advanceTimersByTimeAsync(ms)
+      flushSync()
+      return words(one('opening'))
+    }
+    const due = new Map<unknown, (opened: boolean) => void>()
+    answers['open_conversation'] = ({ id }) => new Promise((resolve) => due.set(id, resolve))
+    const marked = () => all('conversation').filter((r) => r.hasAttribute('aria-current')).map((r) => r.dataset['id']) // prettier-ignore
+    await kept.text.show(kept.app.document)
+    show(Sidebar)
+    show(Opening)
+    button(2).click()
+    expect(await after(190)).toBeUndefined()
+    expect(marked()).toEqual(['2'])
+    expect(await after(20)).toBe('Opening market.txt Stop')
+    button(2).click()
+    button(3).click()
+    expect(await after(210)).toBe('Opening house.txt Stop')
+    expect(named('open_conversation')).toEqual([{ id: 2 }, { id: 3 }])
+    due.get(2)!(false)
+    await after(0)
+    expect([marked(), kept.app.announcement]).toEqual([['3'], ''])
+    // Its text takes long as well: the line stays.
+    due.get(3)!(true)
+    const house = documentFacts({ id: 9, name: 'house.txt' })
+    kept.app.apply({ event: 'document', document: house, turns: [] })
+    kept.app.apply(list(ENTRIES, 3))
+    expect(await after(0)).toBe('Opening house.txt')
+    expect([marked(), kept.app.announcement]).toEqual([['3'], '“Where is the key?” is open'])
+    answers['document_text'] = () => new ArrayBuffer(0)
+    await kept.text.show(house)
+    expect(await after(0)).toBeUndefined()
+    // A stop, or the way back to the open one.
+    button(2).click()
+    expect(await after(210)).toBe('Opening market.txt Stop')
+    one('opening-stop')!.click()
+    expect([await after(0), marked(), named('stop').length]).toEqual([undefined, ['3'], 1])
+    button(2).click()
+    await after(0)
+    button(3).click()
+    expect([await after(0), named('open_conversation').at(-1)]).toEqual([undefined, { id: 3 }])
+  })
+
   it('shows a refusal as a notice of the conversation', async () => {
     const sentence = 'A question is still being answered: stop it first.'
     answers['open_conversation'] = () => {
@@ -164,6 +210,7 @@ describe('the list', () => {
     button(2).click()
     await settle()
     expect(kept.app.notices.map((n) => [n.where, n.message])).toEqual([['conversation', sentence]])
+    expect(row(2).hasAttribute('aria-current')).toBe(false)
   })
 
   it('begins a new conversation only about a document with turns', async () => {

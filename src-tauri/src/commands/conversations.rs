@@ -30,12 +30,12 @@ commands! {
     restore_conversation(id: u64) = effects.with(|state| state.restore_conversation(id));
 }
 
-/// Opens a conversation of the list.
+/// Opens a conversation of the list. Returns false if the user chose something else before it was loaded.
 #[tauri::command]
-pub async fn open_conversation(effects: Desktop<'_>, id: u64) -> Result<(), String> {
-    effects.with(|state| state.can_open_conversation(id))?;
+pub async fn open_conversation(effects: Desktop<'_>, id: u64) -> Result<bool, String> {
+    effects.with(|state| state.choose_conversation(id))?;
     let loaded = effects.conversation(id).await?;
-    effects.with(|state| state.show_conversation(loaded))
+    effects.with(|state| state.conversation_loaded(loaded))
 }
 
 /// Passages of questions, answers and documents with the words of `query`, best first.

@@ -182,7 +182,8 @@ impl AppState {
         }
     }
 
-    /// Stops the current question; if none runs, the first that waits, or else the file that is being opened.
+    /// Stops the current question; if none runs, the first that waits, or else the file or conversation that is being
+    /// opened.
     pub fn stop(&mut self) {
         self.hold_reading();
         match &self.running {
@@ -200,6 +201,7 @@ impl AppState {
     /// Leaves the conversation, which remains in the list: stops its questions and ignores the replies that still
     /// arrive.
     pub(super) fn leave_conversation(&mut self) {
+        self.conversations.chosen = None;
         self.compared.held = None;
         self.open.queue.clear();
         self.forget_pending();

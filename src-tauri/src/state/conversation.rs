@@ -1,5 +1,7 @@
 //! A conversation as it is stored.
 
+use std::sync::Arc;
+
 use super::document::OpenDocument;
 use crate::contract::{Turn, TurnState};
 
@@ -12,7 +14,7 @@ pub struct Loaded {
     /// Its id.
     pub conversation: u64,
     /// The document.
-    pub document: OpenDocument,
+    pub document: Arc<OpenDocument>,
     /// The turns, oldest first.
     pub turns: Vec<Turn>,
 }

@@ -145,13 +145,29 @@ impl AppState {
         Ok(())
     }
 
-    /// Whether the conversation `id` can be opened now.
+    /// Chooses the conversation `id`, which [`AppState::conversation_loaded`] opens. It takes the place of one that is
+    /// still being loaded, and of a file that is being opened.
     ///
     /// # Errors
     /// One sentence, if there is none or a question or a comparison is running.
-    pub fn can_open_conversation(&mut self, id: u64) -> Result<(), String> {
+    pub fn choose_conversation(&mut self, id: u64) -> Result<(), String> {
         self.not_busy()?;
-        self.conversation_mut(id).map(|_| ())
+        self.conversation_mut(id)?;
+        self.stop_opening();
+        self.conversations.chosen = Some(id);
+        Ok(())
+    }
+
+    /// Opens a conversation, if it is still the chosen one. Returns whether it is.
+    ///
+    /// # Errors
+    /// As [`AppState::choose_conversation`].
+    pub fn conversation_loaded(&mut self, loaded: Loaded) -> Result<bool, String> {
+        if self.conversations.chosen != Some(loaded.conversation) {
+            return Ok(false);
+        }
+        self.show_conversation(loaded)?;
+        Ok(true)
     }
 
     pub(super) fn not_busy(&self) -> Result<(), String> {
@@ -167,14 +183,15 @@ impl AppState {
     /// Opens a conversation in place of the open one.
     ///
     /// # Errors
-    /// As [`AppState::can_open_conversation`].
-    pub fn show_conversation(&mut self, loaded: Loaded) -> Result<(), String> {
+    /// As [`AppState::choose_conversation`].
+    pub(super) fn show_conversation(&mut self, loaded: Loaded) -> Result<(), String> {
         let Loaded {
             conversation,
             document,
             mut turns,
         } = loaded;
-        self.can_open_conversation(conversation)?;
+        self.not_busy()?;
+        self.conversation_mut(conversation)?;
         self.stop_opening();
         self.leave_conversation();
         let interrupted = interrupt(&mut turns);
@@ -189,7 +206,7 @@ impl AppState {
             .as_ref()
             .is_none_or(|d| d.facts.id != document.facts.id)
         {
-            self.document = Some(Arc::new(document));
+            self.document = Some(document);
             self.reset_reading();
             self.send_document();
             self.title();
@@ -225,7 +242,7 @@ impl AppState {
         let turns = self.copy_turns(id, &document, title, turns.collect());
         self.show_conversation(Loaded {
             conversation: id,
-            document,
+            document: Arc::new(document),
             turns,
         })
     }
@@ -327,7 +344,7 @@ impl AppState {
         let turns = self.copy_turns(id, &document, title, turns);
         self.show_conversation(Loaded {
             conversation: id,
-            document: OpenDocument::clone(&document),
+            document,
             turns,
         })
     }

@@ -169,6 +169,7 @@ impl AppState {
             // The engine may have crashed on the previous document: a new document justifies a restart.
             self.restart_worker();
         }
+        self.conversations.chosen = None;
         let name = file_name(&path);
         self.file.opening = Some(Opening {
             path,
@@ -387,7 +388,9 @@ impl AppState {
         self.title();
     }
 
+    /// Neither the file nor the conversation that is being opened is wanted any more.
     pub(super) fn stop_opening(&mut self) {
+        self.conversations.chosen = None;
         self.file.to_add.clear();
         self.end_opening();
         if self.file.in_flight.is_some() {

@@ -125,6 +125,7 @@ impl AppState {
             conversations: Conversations {
                 all: remembered.conversations,
                 deleted: None,
+                chosen: None,
             },
             running: None,
             compared: Compared::default(),

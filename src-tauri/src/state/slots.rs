@@ -84,6 +84,8 @@ pub(super) struct Conversations {
     pub(super) all: Vec<ConversationEntry>,
     /// The conversation that was deleted last.
     pub(super) deleted: Option<ConversationEntry>,
+    /// The conversation that the user chose last, until it is loaded.
+    pub(super) chosen: Option<u64>,
 }
 
 /// The comparison of the open document, with its results so far.

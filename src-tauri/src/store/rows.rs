@@ -88,8 +88,13 @@ impl Store {
         self.pool.close().await;
     }
 
-    /// A conversation with its document, as they are at one moment.
-    pub async fn conversation(&self, id: u64) -> Result<Option<Loaded>, StoreError> {
+    /// A conversation with its document, as they are at one moment. If its document is `open`, that one is taken: a
+    /// huge text takes seconds to read.
+    pub async fn conversation(
+        &self,
+        id: u64,
+        open: Option<Arc<OpenDocument>>,
+    ) -> Result<Option<Loaded>, StoreError> {
         let mut moment = self.pool.begin().await?;
         let row =
             sqlx::query_scalar("SELECT document FROM conversation WHERE id = ? AND deleted = 0");
@@ -100,9 +105,13 @@ impl Store {
         let Some(document) = row else {
             return Ok(None);
         };
-        let document = document_of(&mut moment, id_of_row(document)?).await?;
-        let document = document
-            .ok_or_else(|| StoreError::Value("a conversation without its document".to_owned()))?;
+        let document = id_of_row(document)?;
+        let document = match open.filter(|open| open.facts.id == document) {
+            Some(open) => open,
+            None => Arc::new(document_of(&mut moment, document).await?.ok_or_else(|| {
+                StoreError::Value("a conversation without its document".to_owned())
+            })?),
+        };
         Ok(Some(Loaded {
             conversation: id,
             document,

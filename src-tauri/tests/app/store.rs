@@ -414,12 +414,17 @@ async fn every_conversation_is_kept_with_its_document() {
     let mut known = remembered.conversations;
     known.sort_by_key(|known| known.id);
     assert_eq!(known, [conversation(1, 1), conversation(2, 2), named]);
-    let loaded = opened.store.conversation(2).await.expect("read");
-    let loaded = loaded.expect("there");
-    assert_eq!((loaded.conversation, loaded.document), (2, document(2)));
+    let load = async |id, open| opened.store.conversation(id, open).await.expect("read");
+    let loaded = load(2, Some(Arc::new(document(1)))).await.expect("there");
+    assert_eq!(loaded.conversation, 2);
+    assert_eq!(*loaded.document, document(2));
     assert_eq!(loaded.turns, [turn(2, TurnState::Done)]);
     assert_eq!(opened.store.map(2).await.expect("read"), Some(map()));
-    assert!(opened.store.conversation(9).await.expect("read").is_none());
+    assert!(load(9, None).await.is_none());
+    // The open document is not read again.
+    let open = Arc::new(document(2));
+    let loaded = load(2, Some(open.clone())).await.expect("there");
+    assert!(Arc::ptr_eq(&loaded.document, &open));
 }
 
 #[tokio::test]
@@ -459,7 +464,10 @@ async fn a_deleted_conversation_can_be_restored_until_it_is_removed() {
     saves.extend(begun(2));
     saves.push(Save::HideConversation(1));
     saves.into_iter().for_each(|save| writer.save(save));
-    let read = async || writer.written().await.conversation(1).await.expect("read");
+    let read = async || {
+        let store = writer.written().await;
+        store.conversation(1, None).await.expect("read")
+    };
     let found = async || {
         writer
             .written()

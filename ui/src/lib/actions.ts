@@ -72,16 +72,22 @@ export class Actions {
   /** A fresh conversation about the open document; whether it was accepted. */
   newConversation = () => this.#opens(calls.newConversation)
 
-  /** Opens a conversation; whether it was accepted. */
-  openConversation = (id: number) => this.#opens(() => calls.openConversation(id))
+  /** Opens a conversation; whether it was accepted, and nothing else was chosen before it was loaded. */
+  openConversation = async (id: number): Promise<boolean> => {
+    this.#app.coming = id
+    const opened = await this.#opens(() => calls.openConversation(id))
+    if (!opened && this.#app.coming === id) this.#app.coming = null
+    return opened
+  }
 
   /** A new conversation with the turns up to this one; whether it was accepted. */
   branch = (turn: number) => this.#opens(() => calls.branchConversation(turn))
 
-  async #opens(open: () => Promise<null>): Promise<boolean> {
+  async #opens(open: () => Promise<boolean | null>): Promise<boolean> {
     this.#app.goal = null
     this.#app.dismissAll('conversation')
-    return this.#accepted('conversation', open())
+    const answer = await this.#try('conversation', open())
+    return answer !== undefined && answer !== false
   }
 
   /** Shows a found passage; opens its conversation first, unless it is open. */
@@ -127,9 +133,14 @@ export class Actions {
     if (await this.#accepted('document', calls.closeDocument())) this.#app.close()
   }
 
-  /** Stops the running question, the first that waits, or the opening of a document; nothing without any of these. */
+  /**
+   * Stops the running question, the first that waits, or the opening of a document or conversation; nothing without any
+   * of these.
+   */
   stop = () => {
-    if (this.#app.running || this.#app.waiting || this.#app.opening) void this.#try('conversation', calls.stop())
+    const { running, waiting, opening, coming } = this.#app
+    this.#app.coming = null
+    if (running || waiting || opening || coming !== null) void this.#try('conversation', calls.stop())
   }
 
   /** Asks the question in the composer. If refused, its text remains. */

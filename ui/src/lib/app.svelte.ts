@@ -92,6 +92,8 @@ export class AppState {
   deleted = $state.raw<ConversationEntry | null>(null)
   /** The open conversation's id; null until it has a question. */
   conversation = $state<number | null>(null)
+  /** The conversation that the user chose last, until it is open. */
+  coming = $state<number | null>(null)
   comparison = $state.raw<Comparison | null>(null)
   /** Installed and recommended models; null before the first search. */
   library = $state.raw<Library | null>(null)
@@ -258,6 +260,7 @@ export class AppState {
       case 'conversations':
         this.conversations = event.conversations
         this.conversation = event.current
+        if (event.current === this.coming) this.coming = null
         return
       case 'turn':
         return this.#takeTurn(event.turn)
@@ -358,6 +361,7 @@ export class AppState {
   /** Nothing is known of the open document's answers yet: the newest turn is shown. */
   #forget(): void {
     this.selected = newestOf(this.turns)?.id ?? null
+    this.coming = null
     this.live = null
     this.mapped = null
     this.estimate = null

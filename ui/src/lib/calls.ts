@@ -54,8 +54,9 @@ import type {
  *                                                                'conversations'
  * branch_conversation({ turn })                 -> null          likewise, with the turns up to this one; refused while
  *                                                                a question or comparison runs
- * open_conversation({ id })                     -> null          likewise, its document and turns; refused while a
- *                                                                question or comparison runs
+ * open_conversation({ id })                     -> boolean       likewise, its document and turns; refused while a
+ *                                                                question or comparison runs. False: something else
+ *                                                                was chosen before it was loaded
  * rename_conversation({ id, title })            -> null          an empty title restores the first question; event:
  *                                                                'conversations'
  * pin_conversation({ id, pinned })              -> null          event: 'conversations'
@@ -155,7 +156,7 @@ export const addDocument = () => call<null>('add_document')
 export const removeDocument = (index: number) => call<null>('remove_document', { index })
 export const newConversation = () => call<null>('new_conversation')
 export const branchConversation = (turn: number) => call<null>('branch_conversation', { turn })
-export const openConversation = (id: number) => call<null>('open_conversation', { id })
+export const openConversation = (id: number) => call<boolean>('open_conversation', { id })
 export const renameConversation = (id: number, title: string) => call<null>('rename_conversation', { id, title })
 export const pinConversation = (id: number, pinned: boolean) => call<null>('pin_conversation', { id, pinned })
 export const deleteConversation = (id: number) => call<null>('delete_conversation', { id })

@@ -16,14 +16,12 @@ export interface Text {
   wraps: Wrap[]
 }
 
-/** How long the earlier document's text stays, in ms. */
-const PATIENCE = 200
+/** How long the earlier document's text stays, and nothing is said of the next one, in ms. */
+export const PATIENCE = 200
 
 export class TextStore {
   current = $state.raw<Text | null>(null)
   error = $state<string | null>(null)
-  /** The text takes long to arrive, and that of the document before is gone. */
-  waiting = $state(false)
   #wanted: string | null = null
   #fetch: (id: number) => Promise<ArrayBuffer>
 
@@ -40,7 +38,6 @@ export class TextStore {
       this.#wanted = null
       this.current = null
       this.error = null
-      this.waiting = false
       return
     }
     const key = `${document.id}/${document.length}`
@@ -49,9 +46,7 @@ export class TextStore {
     this.error = null
     // No text is shown under the name of another document for long; nor is there a flash of nothing.
     const late = setTimeout(() => {
-      if (this.#wanted !== key || this.current?.id === document.id) return
-      this.current = null
-      this.waiting = true
+      if (this.#wanted === key && this.current?.id !== document.id) this.current = null
     }, PATIENCE)
     try {
       const answer = await this.#fetch(document.id)
@@ -70,7 +65,6 @@ export class TextStore {
       this.error = String(refusal)
     } finally {
       clearTimeout(late)
-      if (this.#wanted === key || this.#wanted === null) this.waiting = false
     }
   }
 }

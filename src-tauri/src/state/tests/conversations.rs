@@ -9,8 +9,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::contract::{ConversationEntry, TurnState};
 use crate::messages;
-use crate::state::Open;
-use crate::state::{Loaded, OpenDocument};
+use crate::state::{Loaded, Open, OpenDocument};
 
 /// Asks and answers a question.
 fn converse(story: &mut Story, question: &str) {
@@ -36,7 +35,7 @@ fn loaded(story: &mut Story) -> Loaded {
     let conversation = current(story);
     Loaded {
         conversation,
-        document: (**story.state.document().expect("open")).clone(),
+        document: story.state.document().expect("open").clone(),
         turns: story.state.snapshot().turns,
     }
 }
@@ -136,6 +135,45 @@ fn a_conversation_is_opened_with_its_document_and_turns() {
     story.delete();
     let refused = story.state.show_conversation(first);
     assert_eq!(refused, Err(messages::NO_CONVERSATION.to_owned()));
+}
+
+#[test]
+fn of_the_conversations_that_are_being_loaded_the_last_one_chosen_is_opened() {
+    let mut story = Story::ready();
+    converse(&mut story, "One?");
+    let one = loaded(&mut story);
+    story.state.new_conversation().expect("begun");
+    converse(&mut story, "Two?");
+    let two = loaded(&mut story);
+    story.state.new_conversation().expect("begun");
+    let (first, second) = (one.conversation, two.conversation);
+    let choose = |story: &mut Story, id| story.state.choose_conversation(id).expect("there");
+    let opens = |story: &mut Story, of: &Loaded| {
+        let shown = story.state.conversation_loaded(of.clone());
+        (shown.expect("there"), story.state.snapshot().conversation)
+    };
+    choose(&mut story, first);
+    choose(&mut story, second);
+    // The larger one arrives last.
+    assert_eq!(opens(&mut story, &two), (true, Some(second)));
+    assert_eq!(opens(&mut story, &one), (false, Some(second)));
+    // What the user does meanwhile counts: a stop, a new conversation, a file.
+    let meanwhile: [fn(&mut AppState); 3] = [
+        AppState::stop,
+        |state| state.new_conversation().expect("begun"),
+        |state| state.open_path("/a.txt".into()),
+    ];
+    for act in meanwhile {
+        choose(&mut story, first);
+        act(&mut story.state);
+        assert!(!opens(&mut story, &one).0);
+    }
+    // The file in its turn, which the worker is reading by now.
+    choose(&mut story, first);
+    assert_eq!(story.state.snapshot().opening, None);
+    assert_eq!(opens(&mut story, &one), (true, Some(first)));
+    let missing = story.state.choose_conversation(9);
+    assert_eq!(missing, Err(messages::NO_CONVERSATION.to_owned()));
 }
 
 #[test]
@@ -334,7 +372,8 @@ fn a_forged_conversation_is_refused_or_shown() {
     let mut joined = info.clone();
     joined.pages = vec![page(1, 0..3), page(2, 3..9)];
     joined.parts = vec![part(0..4), part(4..9)];
-    open.document = OpenDocument::new(0, joined, "# \u{e9}\u{1f600} and # more".into(), false);
+    let text = "# \u{e9}\u{1f600} and # more".into();
+    open.document = OpenDocument::new(0, joined, text, false).into();
     let json = crate::exported::export(Path::new("a.json"), "Rent", &open);
     let whole: Value = serde_json::from_str(&json).expect("JSON");
     let mut all = Vec::new();
