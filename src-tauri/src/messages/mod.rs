@@ -123,9 +123,9 @@ pub const NO_LEVELS: &str = "Less memory can be shown for answers of the open mo
 /// Only a question that waits can be removed.
 pub const NOT_WAITING: &str = "This question no longer waits: it was asked.";
 
-/// The title of a branch of the conversation `title`.
+/// The title of a branch of the conversation `title`. The list cuts off the end of long titles.
 pub fn branch_of(title: &str) -> String {
-    format!("{title} (branch)")
+    format!("Branch of {title}")
 }
 
 /// The conversation was deleted.

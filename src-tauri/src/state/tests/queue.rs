@@ -273,7 +273,7 @@ fn a_branch_has_the_turns_up_to_the_chosen_version() {
     let answers: Vec<_> = turns.map(|t| (t.answer.as_str(), t.version_of)).collect();
     let first = snapshot.turns[0].id;
     assert_eq!(answers, [("A", None), ("B", Some(first)), ("D", None)]);
-    assert_eq!(snapshot.conversations[0].title, "One? (branch)");
+    assert_eq!(snapshot.conversations[0].title, "Branch of One?");
     assert_eq!(snapshot.conversations[0].questions, 2);
     let seen = converse(&mut story, "Four?", "F");
     assert_eq!(seen, pairs(&[("One?", "B"), ("Two?", "D")]));
