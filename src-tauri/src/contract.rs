@@ -222,6 +222,7 @@ pub struct Snapshot {
     pub thinking: bool,
     pub worker: WorkerState,
     pub vault: Option<Vault>,
+    pub unwritten: bool,
     pub reading: Option<ReadAhead>,
     pub gpus: Gpus,
     pub saves: bool,
@@ -345,6 +346,7 @@ pub enum AppEvent {
     },
     Vault {
         vault: Option<Vault>,
+        unwritten: bool,
     },
     ReadAhead {
         reading: Option<ReadAhead>,

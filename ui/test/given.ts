@@ -136,6 +136,7 @@ export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
     thinking: false,
     worker: { state: 'ready', message: null },
     vault: null,
+    unwritten: false,
     reading: null,
     gpus: { gpus: [], whyNone: 'No NVIDIA driver was found.' },
     saves: true,

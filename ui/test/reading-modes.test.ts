@@ -103,6 +103,35 @@ describe('before a question', () => {
     expect(find('how-read')).toBeNull()
   })
 
+  it('promises nothing of later questions while the document could not be stored', () => {
+    const kept = given()
+    show(Composer, kept)
+    const how = (unwritten: boolean) => {
+      kept.app.apply({ event: 'vault', vault: null, unwritten })
+      flushSync()
+      return words('how-read')
+    }
+    const repeats = { tokensFromVault: 960, tokensToRepeat: 1000 }
+    for (const [of, says] of [
+      [estimate(), 'The next question reads the document.'],
+      [
+        estimate({ tokensFromVault: Math.round(kept.app.document!.tokens! / 2) }),
+        '50 % of the document is already read. The next question reads the rest.',
+      ],
+      [estimate(repeats), 'Already read. The next question reads it once more.'],
+    ] as const) {
+      // prettier-ignore
+      kept.app.estimate = of
+      expect(how(true)).toBe(says)
+      expect(find('how-read')?.title).toBe('')
+      expect(how(false)).toBe(`${says.replace('next', 'first')} Later ones start at once.`)
+    }
+    kept.app.document = documentFacts(LONG)
+    kept.app.settings = { ...kept.app.settings, method: 'ems' }
+    kept.app.estimate = null
+    expect(how(true)).toBe('The next question reads the document in pieces.')
+  })
+
   it('says nothing of it from a question to the estimate after it', () => {
     const kept = given()
     show(Composer, kept)
@@ -248,7 +277,7 @@ describe('the vault in the settings', () => {
     show(Settings, kept, { close: () => {} })
     expect(words('vault-use')).toContain('Known when the engine has started')
     expect(find<HTMLButtonElement>('forget-vault')!.disabled).toBe(true)
-    kept.app.apply({ event: 'vault', vault })
+    kept.app.apply({ event: 'vault', vault, unwritten: false })
     flushSync()
     expect(words('vault-use')).toContain('2 documents, 3.0 MiB of 20.0 GiB')
     const keep = find<HTMLSelectElement>('settings-keep')!
@@ -278,7 +307,7 @@ describe('the vault in the settings', () => {
 
   it('stands in the memory bar while it is on', () => {
     const kept = given()
-    kept.app.apply({ event: 'vault', vault })
+    kept.app.apply({ event: 'vault', vault, unwritten: false })
     show(MemoryBar, kept)
     expect(words('memory-vault')).toBe('Vault on disk 3.0 MiB')
     kept.app.settings = { ...kept.app.settings, keep: 'off' }

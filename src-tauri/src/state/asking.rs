@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::AppState;
 use super::checks::{assigned, check_choice};
 use super::effect::Save;
-use super::facts::finish;
+use super::facts::{finish, is_stored};
 use super::slots::{OpenModel, take};
 use super::turn_map::lock;
 use super::waiting::{Queued, Unready};
@@ -370,12 +370,15 @@ impl AppState {
             self.running_ended();
             let (_, sample) = self.how_it_is_read();
             let kept = answer.vault.written;
+            let tokens = self.document.as_ref().and_then(|d| d.facts.tokens);
+            let stored = is_stored(&answer, tokens);
             if let Some(map) = self.maps.known.get(&turn) {
                 let mut map = lock(map);
                 map.attended = answer.attended.clone();
                 map.by_head = answer.by_head.clone();
             }
-            self.end_turn(turn, state, |turn| finish(turn, answer, sample));
+            self.end_turn(turn, state, |turn| finish(turn, answer, sample, stored));
+            self.document_stored(stored || self.settings.keep == "off");
             self.want_neutral(turn);
             if kept {
                 self.question_read_document();

@@ -21,7 +21,7 @@ pub(super) fn chosen_of(
 }
 
 /// The notes on an answer, without those about the choice and the streaming mode, which the page shows elsewhere.
-fn notes(answer: &AnswerFacts) -> Vec<String> {
+fn notes(answer: &AnswerFacts, stored: bool) -> Vec<String> {
     let others = (answer.notes.iter()).filter(|note| {
         !matches!(
             note,
@@ -32,13 +32,21 @@ fn notes(answer: &AnswerFacts) -> Vec<String> {
         )
     });
     let rows = answer.rows_per_layer.iter().max();
-    let kept = answer.vault.bytes > 0;
-    let said = (answer.report.streamed).then(|| messages::streamed(rows.copied(), kept));
+    let said = (answer.report.streamed).then(|| messages::streamed(rows.copied(), stored));
     said.into_iter().chain(others.map(messages::note)).collect()
 }
 
-/// Completes a turn that was answered; `sample` as for [`chosen_of`].
-pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts, sample: bool) {
+/// Whether the next question finds the document, of `tokens` tokens if they are counted, in its vault: the answer wrote
+/// the vault, or almost nothing of the document was missing in it. A part may be there that a full disk left.
+pub(super) fn is_stored(answer: &AnswerFacts, tokens: Option<usize>) -> bool {
+    let vault = &answer.vault;
+    let was_whole =
+        |tokens| 10 * vault.tokens_from_vault >= 9 * tokens && vault.tokens_read < tokens;
+    vault.written || (vault.bytes > 0 && tokens.is_none_or(was_whole))
+}
+
+/// Completes a turn that was answered; `sample` as for [`chosen_of`], `stored` as [`is_stored`].
+pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts, sample: bool, stored: bool) {
     let layers = answer.rows_per_layer.len().max(1);
     let rows = answer.rows_per_layer.iter().sum::<usize>() as f64 / layers as f64;
     turn.facts = Some(Box::new(Facts {
@@ -52,7 +60,7 @@ pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts, sample: bool) {
         prefill_seconds: answer.report.prefill_seconds,
         decode_seconds: answer.report.decode_seconds,
         tokens_per_second: answer.report.decode_tokens_per_second(),
-        notes: notes(&answer),
+        notes: notes(&answer, stored),
         chosen: (answer.chosen.as_deref())
             .map(|chosen| chosen_of(chosen, answer.report.prompt_tokens, sample)),
         tokens_from_vault: answer.vault.tokens_from_vault,

@@ -186,6 +186,7 @@ impl AppState {
             thinking: self.open.thinking,
             worker: self.worker.state.clone(),
             vault: self.vaults.known.clone(),
+            unwritten: self.vaults.unwritten,
             reading: self.reading_shown(),
             gpus: self.gpus.clone(),
             saves: self.saves,

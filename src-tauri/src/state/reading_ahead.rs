@@ -84,6 +84,7 @@ impl AppState {
         self.stop_worker_reading();
         self.reading.progress = None;
         self.set_step(Step::Due);
+        self.document_stored(true);
     }
 
     /// Stops reading until [`AppState::resume_reading`].
@@ -133,13 +134,14 @@ impl AppState {
         self.emit_reading();
     }
 
-    /// The worker has read the document, as far as the vault could be written; `notes` say what could not.
-    pub(super) fn document_read(&mut self, ticket: u64, notes: &[Note]) {
+    /// The worker has read the document. It is `stored`, or `notes` say why the vault could not be written.
+    pub(super) fn document_read(&mut self, ticket: u64, stored: bool, notes: &[Note]) {
         for note in notes {
             tracing::info!(%note, "the document is not read in the background");
         }
         if self.reading.step == Step::Running(ticket) {
             self.set_step(Step::Done);
+            self.document_stored(stored);
             // The estimate follows what is in the vault.
             self.request_vaults();
             self.read_for_other_questions();

@@ -81,7 +81,12 @@ impl AppState {
                 report,
             } => self.run_arrived(ticket, run, seconds, *report, bytes)?,
             Reply::ReadAhead { ticket, progress } => self.reading_progressed(ticket, progress),
-            Reply::DocumentRead { ticket, notes, .. } => self.document_read(ticket, &notes),
+            Reply::DocumentRead {
+                ticket,
+                tokens,
+                stored,
+                notes,
+            } => self.document_read(ticket, stored == tokens, &notes),
             Reply::NeutralMap { ticket } => self.neutral_arrived(ticket, &bytes)?,
             Reply::NeutralDone { ticket } => {
                 self.maps.neutral.ended(Some(ticket), false);

@@ -121,6 +121,8 @@ pub(super) struct Maps {
 pub(super) struct Vaults {
     /// Once the worker has reported them.
     pub(super) known: Option<Vault>,
+    /// Whether the open document was read last without being stored: the next question reads it again.
+    pub(super) unwritten: bool,
     /// Ticket of the request to clear them, until it is answered.
     pub(super) clearing: Option<u64>,
 }

@@ -31,6 +31,7 @@ pub fn check_keeping(settings: &Settings) -> Result<Option<u64>, String> {
 impl AppState {
     /// Sends the vault settings to the worker.
     pub(super) fn send_vault_settings(&mut self) {
+        self.document_stored(true);
         let ticket = self.ticket();
         // Invalid values were refused when the user typed them; a stored one comes from a newer version.
         let budget = check_keeping(&self.settings).unwrap_or_default();
@@ -54,6 +55,7 @@ impl AppState {
     pub(super) fn vault_told(&mut self, ticket: u64, vault: Vault) {
         if self.vaults.clearing == Some(ticket) {
             self.vaults.clearing = None;
+            self.vaults.unwritten = false;
             let said = messages::vault_cleared(vault.documents);
             self.notice(NoticeKind::Info, Place::Settings, said);
         }
@@ -68,8 +70,22 @@ impl AppState {
     }
 
     fn set_vault(&mut self, vault: Option<Vault>) {
-        self.vaults.known = vault.clone();
-        self.emit(AppEvent::Vault { vault });
+        self.vaults.known = vault;
+        self.emit_vault();
+    }
+
+    /// The open document was read, and `stored` for later questions or not. Until that is known, and after a change that
+    /// may help, it counts as stored.
+    pub(super) fn document_stored(&mut self, stored: bool) {
+        if self.vaults.unwritten == stored {
+            self.vaults.unwritten = !stored;
+            self.emit_vault();
+        }
+    }
+
+    fn emit_vault(&mut self) {
+        let (vault, unwritten) = (self.vaults.known.clone(), self.vaults.unwritten);
+        self.emit(AppEvent::Vault { vault, unwritten });
     }
 
     /// Removes what conversations about a document left in the vaults: one of them was deleted. The others read their

@@ -109,6 +109,8 @@ export class AppState {
   worker = $state.raw<WorkerState>({ state: 'starting', message: null })
   /** The vaults on disk. */
   vault = $state.raw<Vault | null>(null)
+  /** The document was read last without being stored in the vault: the next question reads it again. */
+  unwritten = $state(false)
   /** Reading the document in the background, while it runs or is stopped before its end. */
   reading = $state.raw<ReadAhead | null>(null)
   gpus = $state.raw<Gpus>({ gpus: [], whyNone: null })

@@ -99,6 +99,27 @@ fn a_long_document_is_read_as_soon_as_it_is_counted() {
 }
 
 #[test]
+fn a_document_that_could_not_be_stored_is_read_again() {
+    let mut story = Story::ready();
+    story.hear(tokens(10_000));
+    let ticket = begun(&mut story);
+    story.hear(Reply::DocumentRead {
+        ticket,
+        tokens: 10_000,
+        stored: 4_000,
+        notes: Vec::new(),
+    });
+    assert!(story.state.snapshot().unwritten);
+    // More space for the vaults may help.
+    let settings = Settings {
+        keep_budget: Some("2 GiB".into()),
+        ..story.state.settings().clone()
+    };
+    story.state.save_settings(settings).expect("accepted");
+    assert!(!story.state.snapshot().unwritten);
+}
+
+#[test]
 fn reading_stops_and_goes_on_when_the_user_says_so() {
     let mut story = Story::ready();
     story.hear(tokens(10_000));

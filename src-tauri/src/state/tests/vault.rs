@@ -117,6 +117,63 @@ fn what_an_answer_left_in_the_vault_is_looked_up() {
     assert_eq!(facts.tokens_from_vault, 3);
 }
 
+#[test]
+fn without_a_written_vault_nothing_says_that_later_questions_are_fast() {
+    let mut story = Story::ready();
+    story.hear(Reply::Tokens {
+        tokens: 1000,
+        at_least: false,
+        context: 8192,
+        fits: true,
+        message: None,
+        streams: false,
+    });
+    // Bytes and tokens of the vault, tokens read, whether it was written; whether the next question reads again.
+    let cases = [
+        ((0, 0, 1030, false), true),
+        ((512, 1000, 30, false), false),
+        ((0, 0, 1030, false), true),
+        ((512, 0, 1030, true), false),
+        // The disk was full before the end, and while a second reading was measured.
+        ((512, 600, 430, false), true),
+        ((512, 1000, 1030, false), true),
+    ];
+    for ((bytes, tokens_from_vault, tokens_read, written), again) in cases {
+        let (_, ticket) = story.ask("Why?");
+        let Reply::Answered { mut answer, .. } = answered(ticket, "So", Finish::End) else {
+            unreachable!()
+        };
+        answer.report.streamed = true;
+        answer.vault = Box::new(kept_engine::vault::VaultUse {
+            used: tokens_from_vault > 0,
+            tokens_from_vault,
+            tokens_read,
+            bytes,
+            kind: "q8_0".into(),
+            written,
+        });
+        story.hear(Reply::Answered { ticket, answer });
+        let note = story.turn().facts.expect("facts").notes.remove(0);
+        assert_eq!(note.ends_with("reads the document again."), again, "{note}");
+        assert_eq!(story.state.snapshot().unwritten, again);
+    }
+    let told = |e: &AppEvent| {
+        matches!(
+            e,
+            AppEvent::Vault {
+                unwritten: false,
+                ..
+            }
+        )
+    };
+    story.look();
+    story
+        .state
+        .open_text("Another text.".into())
+        .expect("opened");
+    assert!(story.events().iter().any(told), "of another document");
+}
+
 fn long(story: &mut Story) {
     story.hear(Reply::Tokens {
         tokens: 120_000,
