@@ -128,8 +128,9 @@ pub fn branch_of(title: &str) -> String {
     format!("Branch of {title}")
 }
 
-/// The conversation was deleted.
-pub const NO_CONVERSATION: &str = "There is no such conversation: it was deleted.";
+/// The conversation was deleted, or never written because the disk is full.
+pub const NO_CONVERSATION: &str =
+    "There is no such conversation: it was deleted, or could not be saved.";
 /// The conversation cannot be read from the store.
 pub const CONVERSATION_UNREADABLE: &str =
     "This conversation cannot be read from the disk: the log of Kept says why.";

@@ -23,8 +23,8 @@ pub struct Writer {
     store: Store,
 }
 
-/// Starts the writing task. `on_error` receives one sentence when a write fails, and none again until writing has
-/// succeeded.
+/// Starts the writing task. `on_error` receives one sentence when a write fails, and again with each question until
+/// writing has succeeded.
 pub fn start_writing(
     store: Store,
     on_error: impl Fn(String) + Send + 'static,
@@ -66,16 +66,20 @@ async fn write(store: Store, mut due: UnboundedReceiver<Task>, on_error: impl Fn
     let mut failing = false;
     while let Some(task) = due.recv().await {
         match task {
-            Task::Save(save) => match apply(&store, save).await {
-                Ok(()) => failing = false,
-                Err(error) => {
-                    tracing::error!(%error, "not saved");
-                    if !failing {
-                        on_error(messages::NOT_WRITTEN.to_owned());
+            Task::Save(save) => {
+                // The question has removed the sentence from the page.
+                let is_asked = matches!(save, Save::Conversation(_));
+                match apply(&store, save).await {
+                    Ok(()) => failing = false,
+                    Err(error) => {
+                        tracing::error!(%error, "not saved");
+                        if !failing || is_asked {
+                            on_error(messages::NOT_WRITTEN.to_owned());
+                        }
+                        failing = true;
                     }
-                    failing = true;
                 }
-            },
+            }
             // A receiver may be dropped.
             Task::Written(done) => {
                 let _ = done.send(());

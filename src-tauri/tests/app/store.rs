@@ -830,7 +830,7 @@ async fn a_map_still_being_written_can_be_read() {
 }
 
 #[tokio::test]
-async fn a_failing_store_is_reported_once() {
+async fn a_failing_store_is_reported_once_and_with_each_question() {
     let folder = tempfile::tempdir().expect("a folder");
     let opened = store::open(folder.path()).await.expect("opens");
     opened.store.close().await;
@@ -841,10 +841,13 @@ async fn a_failing_store_is_reported_once() {
     });
     writer.save(Save::Draft("a".into()));
     writer.save(Save::Draft("b".into()));
+    writer.written().await;
+    assert_eq!(complaints.lock().expect("whole").len(), 1);
+    begun(1).into_iter().for_each(|save| writer.save(save));
     writer.close().await;
     task.await.expect("ends");
     let complaints = complaints.lock().expect("whole");
-    assert_eq!(complaints.len(), 1, "{complaints:?}");
+    assert_eq!(complaints.len(), 2, "{complaints:?}");
     assert!(complaints[0].contains("could not be saved"));
 }
 
