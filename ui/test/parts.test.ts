@@ -368,7 +368,7 @@ describe('a turn', () => {
     expect(named('ask')[1]?.args).toEqual({ ...asked, relation: { alone: true, again: 5, edits: null } })
   })
 
-  it('folds many passages', () => {
+  it('says how many passages are ordered, and folds them', () => {
     const kept = given()
     const source = { start: 40, end: 80, page: null, document: null, text: 'the lessor', weight: 0.5, kept: 0.94 }
     const sources = Array.from({ length: 6 }, () => source)
@@ -376,12 +376,16 @@ describe('a turn', () => {
     show(Turn, kept, { versions: kept.app.turns })
     const passages = () => [document.querySelectorAll('[data-testid=source]').length, find('fold-sources')?.textContent]
     expect(passages()).toEqual([4, 'Show all 6 passages'])
+    expect(find('sources-order')?.textContent).toBe('Passages that the answer used, the most used first:')
     find('fold-sources')!.click()
     flushSync()
     expect(passages()).toEqual([6, 'Show fewer passages'])
     kept.app.apply({ event: 'turn', turn: turn({ answer: 'Yes.', sources: sources.slice(2), facts: answerFacts() }) })
     flushSync()
     expect(passages()).toEqual([4, undefined])
+    kept.app.apply({ event: 'turn', turn: turn({ answer: 'Yes.', sources: [source], facts: answerFacts() }) })
+    flushSync()
+    expect(find('sources-order')).toBeNull()
   })
 
   it('answers again at more length if it was cut off', async () => {
