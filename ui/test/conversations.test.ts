@@ -5,7 +5,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import App from '../src/App.svelte'
 import type { Kept } from '../src/lib/context'
 import type { AppEvent, ConversationEntry, FoundPassage, Snapshot } from '../src/lib/contract'
-import { byDocument, grouped, when } from '../src/lib/conversations'
+import { byDocument, exactly, grouped, when } from '../src/lib/conversations'
 import { AppState } from '../src/lib/app.svelte'
 import { Find } from '../src/lib/find.svelte'
 import Conversation from '../src/parts/Conversation.svelte'
@@ -96,6 +96,10 @@ describe('times', () => {
     ]) // prettier-ignore
   })
 
+  it('are exact in the tooltip', () => {
+    expect(exactly(at(2024, 2, 9))).toBe('9 Mar 2024, 23:59')
+  })
+
   it('make groups; pinned ones are first, whatever their age', () => {
     const entries = [
       entry({ id: 1, updated: at(2020, 0, 1), pinned: true }),
@@ -137,6 +141,7 @@ describe('the list', () => {
     expect([...one('conversations')!.querySelectorAll('h2')].map(words)).toEqual(['Pinned', 'Today', 'Yesterday'])
     expect(words(button(1))).toBe('Who pays? lease.pdf · today')
     expect(button(1).querySelector('.title')?.getAttribute('title')).toBe('Who pays?')
+    expect(button(1).querySelector('.of')?.getAttribute('title')).toBe(`lease.pdf, ${exactly(ENTRIES[1]!.updated)}`)
     expect(all('conversation').map((r) => r.getAttribute('aria-current'))).toEqual([null, 'true', null])
     kept.app.apply(list([], null))
     flushSync()

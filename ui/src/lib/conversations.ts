@@ -26,6 +26,11 @@ export function when(updated: number, now: number): string {
   return date.getFullYear() === new Date(now).getFullYear() ? day : `${day} ${date.getFullYear()}`
 }
 
+/** `12 Mar 2024, 09:30`. */
+export function exactly(updated: number): string {
+  return new Date(updated * 1000).toLocaleString('en-GB', { dateStyle: 'medium', timeStyle: 'short' })
+}
+
 /** The pinned conversations, then the others by age; the order within a group is the given one. */
 export function grouped(entries: readonly ConversationEntry[], now: number): Group[] {
   const groups: Group[] = ['Pinned', 'Today', 'Yesterday', 'Last 7 days', 'Older'].map((name) => ({
