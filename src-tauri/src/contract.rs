@@ -87,6 +87,9 @@ pub struct Settings {
     pub budget: Option<String>,
     /// Maximum answer length, in tokens.
     pub max_tokens: usize,
+    /// How varied answers are, 0 to 2; at 0 always the most likely token is taken.
+    #[serde(default)]
+    pub temperature: f64,
     /// Penalty for words that the answer already contains, 1 to 2; `None` is off.
     #[serde(default)]
     pub repeat_penalty: Option<f64>,

@@ -169,7 +169,7 @@ fn answer(job: &Job, asked: &AskRequest, output: &Output) -> Result<Reply, Faile
     }
     let budget = parse_budget(asked.budget.as_deref())?;
     let sampling = Sampling {
-        temperature: f64::from(asked.temperature),
+        temperature: asked.temperature,
         seed: asked.seed,
         repeat_penalty: asked.repeat_penalty,
         ..Sampling::default()

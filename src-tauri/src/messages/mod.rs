@@ -206,6 +206,12 @@ pub fn max_tokens(value: usize, most: usize) -> String {
 }
 
 /// A setting is out of range.
+pub fn temperature(value: f64, range: &RangeInclusive<f64>) -> String {
+    let (least, most) = (range.start(), range.end());
+    format!("The temperature must be {least} to {most}, not {value}.")
+}
+
+/// A setting is out of range.
 pub fn repeat_penalty(value: f64) -> String {
     let (least, most) = (REPEAT_PENALTY.start(), REPEAT_PENALTY.end());
     format!("The repetition penalty must be {least} (off) to {most}, not {value}.")

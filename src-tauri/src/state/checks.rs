@@ -9,6 +9,8 @@ use crate::messages::{self, as_sentence};
 
 /// Maximum setting for the longest answer, in tokens.
 pub const MOST_TOKENS: usize = 32_768;
+/// Valid temperatures.
+pub const TEMPERATURE: std::ops::RangeInclusive<f64> = 0.0..=2.0;
 /// Valid text sizes, in percent.
 pub const ZOOM: std::ops::RangeInclusive<u16> = 50..=300;
 

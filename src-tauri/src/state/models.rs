@@ -7,7 +7,7 @@ use kept_worker::protocol::Request;
 use tokio::sync::oneshot;
 
 use super::AppState;
-use super::checks::{MOST_TOKENS, ZOOM, check_method, check_stretch, parse_budget};
+use super::checks::{MOST_TOKENS, TEMPERATURE, ZOOM, check_method, check_stretch, parse_budget};
 use super::effect::{Effect, Save};
 use super::gpus::check_device;
 use super::limits::{check_cache, check_memory};
@@ -41,6 +41,9 @@ impl AppState {
         parse_budget(settings.budget.as_deref())?;
         if !(1..=MOST_TOKENS).contains(&settings.max_tokens) {
             return Err(messages::max_tokens(settings.max_tokens, MOST_TOKENS).into());
+        }
+        if !TEMPERATURE.contains(&settings.temperature) {
+            return Err(messages::temperature(settings.temperature, &TEMPERATURE).into());
         }
         if let Some(penalty) = settings.repeat_penalty
             && !REPEAT_PENALTY.contains(&penalty)

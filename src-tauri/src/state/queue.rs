@@ -73,8 +73,9 @@ impl AppState {
             method: method_of(&choice),
             budget: self.budget_of(&choice),
             max_tokens: settings.max_tokens,
-            temperature: 0.0,
-            seed: 0,
+            temperature: settings.temperature,
+            // No other attempt has this number, also after a restart: asked again, a question has another answer.
+            seed: id,
             repeat_penalty: settings.repeat_penalty,
             thinking,
             cache: settings.cache,

@@ -42,7 +42,7 @@ fn requests() -> Vec<Request> {
                 unreachable!()
             };
             ask.budget = (method.name != "full").then(|| (*budget).to_owned());
-            ask.temperature = (all.len() % 2) as f32 * 0.7;
+            ask.temperature = (all.len() % 2) as f64 * 0.7;
             ask.max_tokens = 24;
             all.push(request);
         }

@@ -57,6 +57,10 @@ budget: string | null,
  */
 maxTokens: number, 
 /**
+ * How varied answers are, 0 to 2; at 0 always the most likely token is taken.
+ */
+temperature: number, 
+/**
  * Penalty for words that the answer already contains, 1 to 2; `None` is off.
  */
 repeatPenalty: number | null, 

@@ -219,7 +219,7 @@ pub struct AskRequest {
     /// Longest answer, in tokens.
     pub max_tokens: usize,
     /// 0 always picks the most likely token.
-    pub temperature: f32,
+    pub temperature: f64,
     /// Seed of the sampler.
     pub seed: u64,
     /// As [`kept_engine::Sampling::repeat_penalty`].

@@ -169,6 +169,9 @@ fn settings_are_taken_whole_or_not_at_all() {
         (with(|s| s.model = "/etc/passwd".into()), "'/etc/passwd'"),
         (with(|s| s.max_tokens = 0), "not 0"),
         (with(|s| s.zoom = 10), "10"),
+        (with(|s| s.temperature = -0.1), "0 to 2, not -0.1"),
+        (with(|s| s.temperature = 2.5), "0 to 2, not 2.5"),
+        (with(|s| s.temperature = f64::NAN), "NaN"),
         (with(|s| s.repeat_penalty = Some(0.5)), "0.5"),
         (with(|s| s.repeat_penalty = Some(f64::NAN)), "NaN"),
         (
@@ -196,6 +199,7 @@ fn settings_are_taken_whole_or_not_at_all() {
         s.theme = Theme::Dark;
         s.budget = Some("64MiB".into());
         s.max_tokens = 32_768;
+        s.temperature = 0.8;
         s.repeat_penalty = Some(1.1);
     });
     assert_eq!(story.state.save_settings(dark.clone()), Ok(dark));

@@ -119,6 +119,44 @@ fn a_version_sees_what_its_question_saw_and_later_questions_see_the_newest() {
     assert_eq!(unknown, Err(messages::NO_TURN.to_owned()));
 }
 
+/// Asks and answers a question; returns the temperature and the seed that it was asked with.
+fn sampling_of(story: &mut Story, relation: Relation) -> (f64, u64) {
+    ask(story, "Why?", relation);
+    match story.requests().as_slice() {
+        [Request::Ask { ticket, ask }] => {
+            story.hear(answered(*ticket, "yes", Finish::End));
+            story.look();
+            (ask.temperature, ask.seed)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_attempt_has_the_temperature_set_and_a_seed_of_its_own() {
+    let mut story = Story::ready();
+    let (cold, first) = sampling_of(&mut story, Relation::default());
+    let warm = Settings {
+        temperature: 0.7,
+        ..story.state.settings().clone()
+    };
+    story.state.save_settings(warm).expect("accepted");
+    story.look();
+    let one = story.turn().id;
+    let (then, second) = sampling_of(&mut story, again(one));
+    assert_eq!((cold, then), (0.0, 0.7));
+    // Tickets begin at 1 at every start; seeds go on.
+    let mut later = Story::after(Remembered {
+        last_turn: story.turn().id,
+        ..Remembered::default()
+    });
+    later.hello();
+    later.hear(model("mini"));
+    later.look();
+    let (_, third) = sampling_of(&mut later, Relation::default());
+    assert!(first < second && second < third, "{first} {second} {third}");
+}
+
 #[test]
 fn the_built_in_model_sees_single_questions() {
     let mut story = Story::ready();
