@@ -87,6 +87,9 @@ pub struct Settings {
     pub budget: Option<String>,
     /// Maximum answer length, in tokens.
     pub max_tokens: usize,
+    /// Instructions of the user, given to the model with every question; at most 4,000 characters.
+    #[serde(default)]
+    pub instructions: String,
     /// How varied answers are, 0 to 2; at 0 always the most likely token is taken.
     #[serde(default)]
     pub temperature: f64,

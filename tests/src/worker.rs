@@ -245,6 +245,7 @@ pub fn ask(ticket: u64, question: &str, name: &str) -> Request {
         ticket,
         ask: AskRequest {
             turns: Vec::new(),
+            instructions: String::new(),
             question: question.to_owned(),
             method: method(name),
             budget: None,

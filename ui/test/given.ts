@@ -14,6 +14,7 @@ export function turn(some: Partial<Turn> = {}): Turn {
     budget: null,
     cache: null,
     memory: null,
+    instructions: '',
     model: 'mini',
     sources: [],
     facts: null,
@@ -112,7 +113,7 @@ export function memory(some: Partial<Memory> = {}): Memory {
 
 export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
   return {
-    settings: { theme: 'light', model: 'mini', method: 'snapkv', parameters: {}, budget: null, maxTokens: 256, temperature: 0, repeatPenalty: null, zoom: 100, keep: 'q8_0', keepBudget: null, cache: null, memory: null, device: null, sidebar: null },
+    settings: { theme: 'light', model: 'mini', method: 'snapkv', parameters: {}, budget: null, maxTokens: 256, instructions: '', temperature: 0, repeatPenalty: null, zoom: 100, keep: 'q8_0', keepBudget: null, cache: null, memory: null, device: null, sidebar: null },
     models: [{ id: 'mini', label: 'mini', inBox: true, stretch: null }],
     model: {
       name: 'Kept mini', file: 'mini.gguf', quantisation: 'Q8_0', layers: 6, kvHeads: 2,

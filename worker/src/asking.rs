@@ -132,7 +132,7 @@ fn levels(job: &Job, asked: &AskRequest, output: &Output) -> Result<Reply, Faile
     Ok(Reply::LevelsDone { ticket })
 }
 
-/// What `question` keeps with `budget`, without an answer. The document comes from its vault.
+/// What `question` keeps with `budget` under the instructions of `asked`, without an answer. The document comes from its vault.
 fn map_of(
     job: &Job,
     engine: &Engine,
@@ -143,7 +143,7 @@ fn map_of(
     let ask = Ask {
         turns: &asked.turns,
         document: &job.document.document,
-        question,
+        question: &asked.instructed(question),
         method: &asked.method,
         budget,
         sampling: &Sampling::default(),
@@ -177,7 +177,7 @@ fn answer(job: &Job, asked: &AskRequest, output: &Output) -> Result<Reply, Faile
     let ask = Ask {
         turns: &asked.turns,
         document: &job.document.document,
-        question: &asked.question,
+        question: &asked.instructed(&asked.question),
         method: &asked.method,
         budget,
         sampling: &sampling,

@@ -197,6 +197,9 @@ pub struct Turn {
     pub cache: Option<String>,
     /// Memory limit, as in [`super::Settings`]; `None` was no limit.
     pub memory: Option<String>,
+    /// Instructions that the model got with the question, as in [`super::Settings`].
+    #[serde(default)]
+    pub instructions: String,
     /// The model's label.
     pub model: String,
     /// Passages that support the answer.

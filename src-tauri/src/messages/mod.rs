@@ -205,6 +205,11 @@ pub fn max_tokens(value: usize, most: usize) -> String {
     format!("The maximum answer length must be 1 to {most} tokens, not {value}.")
 }
 
+/// The instructions are too long; lengths in characters.
+pub fn instructions(length: usize, most: usize) -> String {
+    format!("The instructions have {length} characters: shorten them to at most {most}.")
+}
+
 /// A setting is out of range.
 pub fn temperature(value: f64, range: &RangeInclusive<f64>) -> String {
     let (least, most) = (range.start(), range.end());

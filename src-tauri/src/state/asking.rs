@@ -68,6 +68,7 @@ impl AppState {
             budget: choice.budget.clone(),
             cache: self.settings.cache.clone(),
             memory: self.settings.memory.clone(),
+            instructions: String::new(),
             model: self.model_label(),
             sources: Vec::new(),
             facts: None,

@@ -7,7 +7,9 @@ use kept_worker::protocol::Request;
 use tokio::sync::oneshot;
 
 use super::AppState;
-use super::checks::{MOST_TOKENS, TEMPERATURE, ZOOM, check_method, check_stretch, parse_budget};
+use super::checks::{
+    MOST_INSTRUCTIONS, MOST_TOKENS, TEMPERATURE, ZOOM, check_method, check_stretch, parse_budget,
+};
 use super::effect::{Effect, Save};
 use super::gpus::check_device;
 use super::limits::{check_cache, check_memory};
@@ -33,7 +35,7 @@ impl AppState {
     }
 
     /// Applies new settings, all or none.
-    pub fn save_settings(&mut self, settings: Settings) -> Result<Settings, Refusal> {
+    pub fn save_settings(&mut self, mut settings: Settings) -> Result<Settings, Refusal> {
         check_method(&settings.method, &Parameters::new())?;
         for (method, parameters) in &settings.parameters {
             check_method(method, parameters)?;
@@ -41,6 +43,11 @@ impl AppState {
         parse_budget(settings.budget.as_deref())?;
         if !(1..=MOST_TOKENS).contains(&settings.max_tokens) {
             return Err(messages::max_tokens(settings.max_tokens, MOST_TOKENS).into());
+        }
+        settings.instructions = settings.instructions.trim().to_owned();
+        let length = settings.instructions.chars().count();
+        if length > MOST_INSTRUCTIONS {
+            return Err(messages::instructions(length, MOST_INSTRUCTIONS).into());
         }
         if !TEMPERATURE.contains(&settings.temperature) {
             return Err(messages::temperature(settings.temperature, &TEMPERATURE).into());

@@ -40,8 +40,8 @@ fn turns_seen(turn: &Turn) -> usize {
 }
 
 impl AppState {
-    /// A turn was answered: its neutral map will be computed, or is that of an earlier turn with the same method if neither
-    /// saw other turns.
+    /// A turn was answered: its neutral map will be computed, or is that of an earlier turn with the same method and
+    /// instructions if neither saw other turns.
     pub(super) fn want_neutral(&mut self, id: u64) {
         let Some(turn) = self
             .open
@@ -62,6 +62,7 @@ impl AppState {
         let same = |other: &&Turn| {
             other.model == turn.model
                 && other.cache == turn.cache
+                && other.instructions == turn.instructions
                 && self.maps.neutral.known.contains_key(&other.id)
                 && how(other).as_ref() == Some(&how_made)
                 && turns_seen(turn) == 0
@@ -102,6 +103,7 @@ impl AppState {
                 0 => Vec::new(),
                 _ => self.turns_before(turn.first_version()),
             },
+            instructions: turn.instructions.clone(),
             question: turn.question.clone(),
             method,
             budget,

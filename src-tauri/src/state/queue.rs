@@ -49,6 +49,11 @@ impl AppState {
             .is_some_and(|model| model.can_think);
         let thinking = self.open.thinking && can_think;
         let (model, settings) = (self.model_label(), self.settings.clone());
+        // The built-in model looks up single facts only.
+        let instructions = match settings.model.as_str() {
+            kept_engine::MINI => String::new(),
+            _ => settings.instructions,
+        };
         let Some(turn) = self.turn_mut(id) else {
             return;
         };
@@ -56,6 +61,7 @@ impl AppState {
         turn.model = model;
         turn.cache = settings.cache.clone();
         turn.memory = settings.memory;
+        turn.instructions = instructions.clone();
         turn.thinking = thinking;
         let question = turn.question.clone();
         let first_version = turn.first_version();
@@ -69,6 +75,7 @@ impl AppState {
         };
         let ask = AskRequest {
             turns,
+            instructions,
             question,
             method: method_of(&choice),
             budget: self.budget_of(&choice),

@@ -134,6 +134,7 @@ pub fn default_settings() -> Settings {
         parameters: BTreeMap::new(),
         budget: None,
         max_tokens: kept_engine::Engine::DEFAULT_MAX_TOKENS,
+        instructions: String::new(),
         temperature: 0.0,
         repeat_penalty: None,
         zoom: ordinary_zoom(),

@@ -289,10 +289,10 @@ impl Store {
     pub async fn set_turn(&self, conversation: u64, turn: &Turn) -> Result<(), StoreError> {
         let facts = turn.facts.as_ref().map(to_json).transpose()?;
         sqlx::query(
-            "INSERT INTO turn (id, document, conversation, question, answer, state, error, method, parameters, budget, cache, memory, model, sources, facts, thinking, windows, version_of) \
-             SELECT ?, document, id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM conversation WHERE id = ? \
+            "INSERT INTO turn (id, document, conversation, question, answer, state, error, method, parameters, budget, cache, memory, instructions, model, sources, facts, thinking, windows, version_of) \
+             SELECT ?, document, id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM conversation WHERE id = ? \
              ON CONFLICT (id) DO UPDATE SET answer = excluded.answer, state = excluded.state, error = excluded.error, \
-             cache = excluded.cache, memory = excluded.memory, model = excluded.model, thinking = excluded.thinking, \
+             cache = excluded.cache, memory = excluded.memory, instructions = excluded.instructions, model = excluded.model, thinking = excluded.thinking, \
              sources = excluded.sources, facts = excluded.facts, windows = excluded.windows",
         )
         .bind(row_of_id(turn.id)?)
@@ -305,6 +305,7 @@ impl Store {
         .bind(&turn.budget)
         .bind(&turn.cache)
         .bind(&turn.memory)
+        .bind(&turn.instructions)
         .bind(&turn.model)
         .bind(to_json(&turn.sources)?)
         .bind(facts)
@@ -470,6 +471,7 @@ fn turn_of_row(row: &SqliteRow) -> Result<Turn, StoreError> {
         budget: row.try_get("budget")?,
         cache: row.try_get("cache")?,
         memory: row.try_get("memory")?,
+        instructions: row.try_get("instructions")?,
         model: row.try_get("model")?,
         sources: of_json(row.try_get("sources")?)?,
         facts: facts.map(of_json).transpose()?,

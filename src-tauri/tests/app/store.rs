@@ -49,6 +49,7 @@ fn turn(id: u64, state: TurnState) -> Turn {
         budget: Some("25%".into()),
         cache: Some("q8_0".into()),
         memory: Some("6 GiB".into()),
+        instructions: "Be brief.".into(),
         model: "mini".into(),
         sources: vec![Source {
             start: 1,
@@ -613,6 +614,7 @@ async fn the_conversation_of_an_earlier_version_is_kept() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut saves = begun(7);
     saves.push(save_turn(7, &turn(8, TurnState::Stopped)));
+    saves.push(Save::Settings(Box::new(dark_settings())));
     write(folder.path(), saves).await;
     let mut connection = connect(folder.path()).await;
     for sentence in [
@@ -622,6 +624,7 @@ async fn the_conversation_of_an_earlier_version_is_kept() {
         "ALTER TABLE map DROP COLUMN by_head",
         "ALTER TABLE map DROP COLUMN attended",
         "ALTER TABLE map DROP COLUMN neutral",
+        "ALTER TABLE turn DROP COLUMN instructions",
         "ALTER TABLE turn DROP COLUMN version_of",
         "DROP TRIGGER turn_added",
         "DROP TRIGGER turn_changed",
@@ -632,6 +635,7 @@ async fn the_conversation_of_an_earlier_version_is_kept() {
         "UPDATE turn SET conversation = NULL",
         "ALTER TABLE turn DROP COLUMN conversation",
         "DROP TABLE conversation",
+        "UPDATE setting SET value = json_remove(value, '$.instructions', '$.temperature') WHERE name = 'settings'",
         "DELETE FROM setting WHERE name IN ('open', 'last_conversation')",
         "DELETE FROM _sqlx_migrations WHERE version >= 6",
     ] {
@@ -644,14 +648,17 @@ async fn the_conversation_of_an_earlier_version_is_kept() {
     let remembered = opened.remembered;
     assert_eq!(remembered.document, Some(document(7)));
     assert_eq!(remembered.conversation, Some(7));
+    assert_eq!(remembered.settings, Some(dark_settings()));
     let attempt = Turn {
         has_map: false,
         has_replay: false,
         version_of: Some(7),
+        instructions: String::new(),
         ..turn(8, TurnState::Stopped)
     };
     let first = Turn {
         has_replay: false,
+        instructions: String::new(),
         ..turn(7, TurnState::Done)
     };
     assert_eq!(remembered.turns, [first, attempt]);

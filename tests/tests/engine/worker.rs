@@ -183,13 +183,14 @@ fn assert_same_answer(answer: &AnswerFacts, expected: &Answer, document: &Docume
 
 /// What is kept whatever is asked: the mean of the maps of neutral questions, with the document from the vault.
 #[test]
-fn a_neutral_map_is_that_of_neutral_questions() {
+fn a_neutral_map_is_that_of_neutral_questions_with_the_same_instructions() {
     let mut worker = ready();
     worker.say(&ask(1, QUESTION, "snapkv"));
     worker.until(is_end);
-    let Request::Ask { ask: of, .. } = ask(2, "", "snapkv") else {
+    let Request::Ask { ask: mut of, .. } = ask(2, "", "snapkv") else {
         panic!("a question")
     };
+    of.instructions = "Be brief.".to_owned();
     worker.say(&Request::Neutral { ticket: 2, ask: of });
     let (reply, bytes) =
         worker.find(|reply| matches!(reply, Reply::NeutralMap { .. } | Reply::Failed { .. }));
@@ -199,7 +200,8 @@ fn a_neutral_map_is_that_of_neutral_questions() {
     let document = Document::open(&sample()).expect("the sample");
     let mut maps = Vec::new();
     for question in NEUTRAL_QUESTIONS {
-        worker.say(&ask(3, question, "snapkv"));
+        let question = format!("Be brief.\n\n{question}");
+        worker.say(&ask(3, &question, "snapkv"));
         maps.push(map_of(&worker.until(is_end), &document));
     }
     assert_eq!(Some(mean), MapGrid::mean_of(&maps));
@@ -222,14 +224,15 @@ fn levels_are_the_maps_of_smaller_budgets() {
     let mut worker = ready();
     worker.say(&ask(1, QUESTION, "snapkv"));
     worker.until(is_end);
-    let with_budget = |ticket: u64, percent: u8| {
-        let Request::Ask { mut ask, .. } = ask(ticket, QUESTION, "snapkv") else {
+    let with_budget = |ticket: u64, question: &str, percent: u8| {
+        let Request::Ask { mut ask, .. } = ask(ticket, question, "snapkv") else {
             panic!("a question")
         };
         ask.budget = Some(format!("{percent}%"));
         ask
     };
-    let of = with_budget(2, 25);
+    let mut of = with_budget(2, QUESTION, 25);
+    of.instructions = "Be brief.".to_owned();
     worker.say(&Request::Levels { ticket: 2, ask: of });
     let heard = worker.until(|reply| matches!(reply, Reply::LevelsDone { ticket: 2 }));
     let levels: Vec<(u8, &Vec<u8>)> = heard
@@ -243,15 +246,37 @@ fn levels_are_the_maps_of_smaller_budgets() {
     // The observation window alone is more than 2 % of the sample.
     assert!(LEVELS.ends_with(&percents) && percents.len() + 3 > LEVELS.len());
     let document = Document::open(&sample()).expect("the sample");
+    let instructed = format!("Be brief.\n\n{QUESTION}");
     for (percent, shares) in levels {
         let request = Request::Ask {
             ticket: 3,
-            ask: with_budget(3, percent),
+            ask: with_budget(3, &instructed, percent),
         };
         worker.say(&request);
         let map = map_of(&worker.until(is_end), &document);
         assert_eq!(*shares, map.shares(), "{percent} %");
     }
+}
+
+#[test]
+fn instructions_stand_before_the_question() {
+    let mut worker = ready();
+    worker.say(&ask(1, QUESTION, "snapkv"));
+    worker.until(is_end);
+    let document = Document::open(&sample()).expect("the sample");
+    let instructed = format!("Be brief.\n\n{QUESTION}");
+    let cases = [("Be brief.", QUESTION), ("", &instructed), ("", QUESTION)];
+    let [together, joined, alone] = cases.map(|(instructions, question)| {
+        let mut request = ask(2, question, "snapkv");
+        let Request::Ask { ask, .. } = &mut request else {
+            panic!("a question")
+        };
+        ask.instructions = instructions.to_owned();
+        worker.say(&request);
+        map_of(&worker.until(is_end), &document)
+    });
+    assert_eq!(together, joined);
+    assert_ne!(together, alone);
 }
 
 /// All replies of one question, against the same question in this process.
@@ -361,6 +386,7 @@ fn a_stopped_answer_keeps_its_text() {
         ticket: 9,
         ask: AskRequest {
             turns: Vec::new(),
+            instructions: String::new(),
             question: QUESTION.to_owned(),
             method: method("streaming_llm"),
             budget: Some("64".to_owned()),

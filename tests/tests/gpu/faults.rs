@@ -318,6 +318,7 @@ fn a_worker_with_a_failed_gpu_exits_with_71() {
         ticket: 1,
         ask: AskRequest {
             turns: Vec::new(),
+            instructions: String::new(),
             question: question.to_owned(),
             method: kept_tests::worker::method("h2o"),
             budget: Some("64".to_owned()),

@@ -15,6 +15,7 @@ mod engine;
 mod explained;
 mod files;
 mod find;
+mod instructions;
 mod library;
 mod long;
 mod map;

@@ -68,6 +68,7 @@ export class AppState {
     parameters: {},
     budget: null,
     maxTokens: 512,
+    instructions: '',
     temperature: 0,
     repeatPenalty: null,
     zoom: 100,

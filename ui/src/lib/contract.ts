@@ -57,6 +57,10 @@ budget: string | null,
  */
 maxTokens: number, 
 /**
+ * Instructions of the user, given to the model with every question; at most 4,000 characters.
+ */
+instructions: string, 
+/**
  * How varied answers are, 0 to 2; at 0 always the most likely token is taken.
  */
 temperature: number, 
@@ -1306,6 +1310,10 @@ cache: string | null,
  * Memory limit, as in [`super::Settings`]; `None` was no limit.
  */
 memory: string | null, 
+/**
+ * Instructions that the model got with the question, as in [`super::Settings`].
+ */
+instructions: string, 
 /**
  * The model's label.
  */

@@ -110,9 +110,9 @@ pub enum Request {
         #[serde(flatten)]
         of: EstimateRequest,
     },
-    /// Computes what a question's method and budget keep of the open document whatever is asked. `ask` is the question,
-    /// whose text and turns are not used. Occupies the worker, but a question or comparison stops it. Replies:
-    /// [`Reply::NeutralMap`] and [`Reply::NeutralDone`], or [`Reply::Failed`].
+    /// Computes what a question's method and budget keep of the open document whatever is asked under the same
+    /// instructions. `ask` is the question, whose text is not used. Occupies the worker, but a question or comparison
+    /// stops it. Replies: [`Reply::NeutralMap`] and [`Reply::NeutralDone`], or [`Reply::Failed`].
     Neutral {
         /// Identifies the request in its reply.
         ticket: u64,
@@ -210,6 +210,8 @@ pub struct EstimateRequest {
 pub struct AskRequest {
     /// Earlier turns of the conversation that the model sees, oldest first.
     pub turns: Vec<Turn>,
+    /// Instructions of the user, for the answer to this question; may be empty.
+    pub instructions: String,
     /// The question.
     pub question: String,
     /// The method.
@@ -230,6 +232,17 @@ pub struct AskRequest {
     pub cache: Option<String>,
     /// As in [`EstimateRequest`].
     pub memory: Option<u64>,
+}
+
+impl AskRequest {
+    /// `question` behind the instructions, as the model gets it. The prompt begins with the document, so that the vault
+    /// serves every question.
+    pub fn instructed(&self, question: &str) -> String {
+        if self.instructions.is_empty() {
+            return question.to_owned();
+        }
+        format!("{}\n\n{question}", self.instructions)
+    }
 }
 
 /// A comparison of methods and budgets with the full cache.

@@ -169,6 +169,10 @@ fn settings_are_taken_whole_or_not_at_all() {
         (with(|s| s.model = "/etc/passwd".into()), "'/etc/passwd'"),
         (with(|s| s.max_tokens = 0), "not 0"),
         (with(|s| s.zoom = 10), "10"),
+        (
+            with(|s| s.instructions = "\u{e9}".repeat(4_001)),
+            "4001 characters: shorten them to at most 4000",
+        ),
         (with(|s| s.temperature = -0.1), "0 to 2, not -0.1"),
         (with(|s| s.temperature = 2.5), "0 to 2, not 2.5"),
         (with(|s| s.temperature = f64::NAN), "NaN"),
@@ -199,6 +203,7 @@ fn settings_are_taken_whole_or_not_at_all() {
         s.theme = Theme::Dark;
         s.budget = Some("64MiB".into());
         s.max_tokens = 32_768;
+        s.instructions = "\u{e9}".repeat(4_000);
         s.temperature = 0.8;
         s.repeat_penalty = Some(1.1);
     });

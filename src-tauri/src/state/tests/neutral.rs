@@ -92,6 +92,30 @@ fn it_is_computed_once_for_equal_methods_and_not_for_blind_ones() {
 }
 
 #[test]
+fn other_instructions_have_a_map_of_their_own() {
+    let mut story = methodical();
+    story.state.choose_model_file("/other.gguf".into());
+    story.hear(model("/other.gguf"));
+    for (instructions, computed) in [("", true), ("", false), ("In German.", true)] {
+        let settings = Settings {
+            instructions: instructions.to_owned(),
+            ..story.state.settings().clone()
+        };
+        story.state.save_settings(settings).expect("accepted");
+        answer(&mut story, "snapkv", None);
+        let sent = story.requests().into_iter().find_map(|sent| match sent {
+            Request::Neutral { ticket, ask } => Some((ticket, ask.instructions)),
+            _ => None,
+        });
+        let of = sent.as_ref().map(|(_, instructions)| instructions.as_str());
+        assert_eq!(of, computed.then_some(instructions));
+        if let Some((ticket, _)) = sent {
+            arrives(&mut story, ticket);
+        }
+    }
+}
+
+#[test]
 fn a_question_comes_first_and_it_is_computed_afterwards() {
     let mut story = methodical();
     let turn = answer(&mut story, "snapkv", None);

@@ -1,7 +1,7 @@
 //! Questions that wait, versions of a question, and branches of a conversation.
 
 use kept_engine::Finish;
-use kept_worker::protocol::Failure;
+use kept_worker::protocol::{AskRequest, Failure};
 
 use super::*;
 use crate::contract::{Relation, TurnState};
@@ -155,6 +155,54 @@ fn every_attempt_has_the_temperature_set_and_a_seed_of_its_own() {
     later.look();
     let (_, third) = sampling_of(&mut later, Relation::default());
     assert!(first < second && second < third, "{first} {second} {third}");
+}
+
+/// Sets the instructions, asks a question and answers it; returns its request.
+fn instructed(story: &mut Story, instructions: &str) -> AskRequest {
+    let settings = Settings {
+        instructions: instructions.to_owned(),
+        ..story.state.settings().clone()
+    };
+    story.state.save_settings(settings).expect("accepted");
+    story.look();
+    ask(story, "Why?", Relation::default());
+    match story.requests().as_slice() {
+        [Request::Ask { ticket, ask }] => {
+            story.read(*ticket, 2);
+            story.hear(answered(*ticket, "yes", Finish::End));
+            ask.clone()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn instructions_go_with_the_question_and_stay_with_its_maps() {
+    let mut story = conversing();
+    assert_eq!(instructed(&mut story, " \n").instructions, "");
+    let asked = instructed(&mut story, " Be brief.\n");
+    assert_eq!(asked.instructions, "Be brief.");
+    assert_eq!(asked.question, "Why?");
+    assert_eq!(asked.turns[0].question, "Why?", "earlier turns have none");
+    let turn = story.turn();
+    assert_eq!((turn.question.as_str(), turn.id), ("Why?", 2));
+    assert_eq!(turn.instructions, "Be brief.");
+    // What is computed for this answer later is computed as it was asked.
+    instructed(&mut story, "In German.");
+    story.look();
+    story.state.show_less_memory(turn.id).expect("a map");
+    let requests = story.requests();
+    assert!(
+        matches!(requests.as_slice(), [Request::Levels { ask, .. }] if ask.instructions == "Be brief."),
+        "{requests:?}"
+    );
+}
+
+#[test]
+fn the_built_in_model_gets_no_instructions() {
+    let mut story = Story::ready();
+    assert_eq!(instructed(&mut story, "Be brief.").instructions, "");
+    assert_eq!(story.turn().instructions, "");
 }
 
 #[test]

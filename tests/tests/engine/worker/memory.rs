@@ -29,6 +29,7 @@ fn ask(name: &str, memory: Option<u64>) -> Request {
         ticket: 2,
         ask: AskRequest {
             turns: Vec::new(),
+            instructions: String::new(),
             question: QUESTION.to_owned(),
             method: method(name),
             budget: None,
