@@ -43,26 +43,26 @@ pub enum Changed {
     Table,
 }
 
-/// How a slot got a wide (f16) place.
+/// How a slot's row became wide (f16).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Widened {
-    /// No change: it has one, or none is available.
-    No,
-    /// A free place.
-    Free,
-    /// The slot traded places with an old row: that row moved from place `wide` to place `narrow`.
-    Traded {
-        /// The place that the slot has now.
+pub enum F16Placement {
+    /// No change: it was wide, or no wide row is available.
+    Unchanged,
+    /// It got a free wide physical row.
+    FreeRow,
+    /// The slot swapped physical rows with an old one, whose data was quantised from `wide` into `narrow`.
+    Swapped {
+        /// The physical row that the slot has now.
         wide: usize,
-        /// The place that the old row has now.
+        /// The physical row that the old slot has now.
         narrow: usize,
     },
 }
 
 /// One layer's kept keys and values.
 pub struct CompactLayer {
-    /// Keys: after RoPE at original positions, or before RoPE if positions are re-assigned. Only the places,
-    /// without data, if the rows are on a GPU.
+    /// Keys: after RoPE at original positions, or before RoPE if positions are re-assigned. Only the physical
+    /// rows, without data, if the rows are on a GPU.
     pub keys: RowStore,
     /// Values, in the slots of `keys`.
     pub values: RowStore,
@@ -103,7 +103,7 @@ impl CompactLayer {
             capacities,
             positions,
             stored: Stored::F32,
-            places: None,
+            row_positions: None,
             unrotate: None,
             value_merges: &[],
             left: None,
@@ -277,7 +277,7 @@ impl CompactLayer {
         for head in 0..self.rows.len() {
             let slot = self.assign_slot(head, position);
             let own = head * dim..(head + 1) * dim;
-            self.make_wide(head, slot);
+            self.store_as_f16(head, slot);
             self.write(head, slot, &key[own.clone()], &value[own]);
         }
     }
@@ -308,31 +308,31 @@ impl CompactLayer {
         self.values.write(head, slot, value);
     }
 
-    /// Gives a slot with a narrow (quantised) place a wide (f16) one, so that the newest rows are f16 in a
-    /// quantised cache whose rows are replaced. The place is a free one, or that of the oldest row that has
-    /// one and is not among the first tokens; that row is quantised now.
-    pub fn make_wide(&mut self, head: usize, slot: usize) -> Widened {
+    /// Gives a slot whose physical row is narrow (quantised) a wide (f16) one, so that the newest rows are f16 in a
+    /// quantised cache whose rows are replaced. The wide row is a free one, or that of the oldest slot that has one and
+    /// is not among the first tokens; that slot is quantised now.
+    pub fn store_as_f16(&mut self, head: usize, slot: usize) -> F16Placement {
         if !self.keys.is_narrow(head, slot) {
-            return Widened::No;
+            return F16Placement::Unchanged;
         }
         let held = self.rows[head];
-        let free = self.keys.wide_rows(head).find(|&row| row >= held);
+        let free = self.keys.f16_slots(head).find(|&row| row >= held);
         if let Some(free) = free {
-            self.keys.swap_places(head, slot, free);
-            self.values.swap_places(head, slot, free);
-            return Widened::Free;
+            self.keys.swap_physical_rows(head, slot, free);
+            self.values.swap_physical_rows(head, slot, free);
+            return F16Placement::FreeRow;
         }
         let positions = self.positions_of(head);
-        let aged = self.keys.wide_rows(head);
-        let aged = aged.filter(|&row| !gather::is_first(positions[row]));
-        let oldest = aged.min_by_key(|&row| positions[row]);
+        let f16_slots = self.keys.f16_slots(head);
+        let candidates = f16_slots.filter(|&slot| !gather::is_first(positions[slot]));
+        let oldest = candidates.min_by_key(|&slot| positions[slot]);
         let Some(oldest) = oldest else {
-            return Widened::No;
+            return F16Placement::Unchanged;
         };
-        let [wide, narrow] = [oldest, slot].map(|row| self.keys.place(head, row));
-        self.keys.trade(head, oldest, slot);
-        self.values.trade(head, oldest, slot);
-        Widened::Traded { wide, narrow }
+        let [wide, narrow] = [oldest, slot].map(|row| self.keys.physical_row(head, row));
+        self.keys.quantise_and_swap(head, oldest, slot);
+        self.values.quantise_and_swap(head, oldest, slot);
+        F16Placement::Swapped { wide, narrow }
     }
 
     /// Empties the slot that `evict` names in each KV head; the next `append` fills it.

@@ -60,7 +60,7 @@ pub fn synthetic_cache(
                     capacities: &vec![plan.capacities[*own]; kv_heads],
                     positions: plan.row_plan.positions,
                     stored: plan.stored(),
-                    places: Some(&positions),
+                    row_positions: Some(&positions),
                     unrotate: None,
                     value_merges: &[],
                     left: None,

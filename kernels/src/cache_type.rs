@@ -19,8 +19,8 @@ use std::str::FromStr;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
+use crate::row_format::{self, BLOCK, F16Rows, F32Rows, Q4Rows, Q8Rows, RowFormat};
 use crate::simd::{Lanes, by_level};
-use crate::stored::{self, BLOCK, Bytes, Floats, Halves, Nibbles, Stored};
 
 /// Storage type of the rows of a compact KV cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -61,8 +61,8 @@ impl CacheType {
         match self {
             Self::F32 => head_dim * 4,
             Self::F16 => head_dim * 2,
-            Self::Q8_0 => blocks * Bytes::BYTES,
-            Self::Q4_0 => blocks * Nibbles::BYTES,
+            Self::Q8_0 => blocks * Q8Rows::BYTES,
+            Self::Q4_0 => blocks * Q4Rows::BYTES,
         }
     }
 
@@ -152,7 +152,7 @@ fn pack_f16(row: &[f32], out: &mut [u8]) {
 
 /// As in ggml: the number with the largest magnitude in a block becomes 127 or -127, and the scale is rounded to f16.
 fn pack_q8_0(row: &[f32], out: &mut [u8]) {
-    for (numbers, out) in row.chunks(BLOCK).zip(out.chunks_exact_mut(Bytes::BYTES)) {
+    for (numbers, out) in row.chunks(BLOCK).zip(out.chunks_exact_mut(Q8Rows::BYTES)) {
         let largest = numbers.iter().fold(0.0f32, |most, x| most.max(x.abs()));
         let scale = largest / 127.0;
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
@@ -171,10 +171,7 @@ const REACHES: [f32; 5] = [8.0, 7.0, 7.5, 8.5, 9.0];
 
 /// Packs a row as q4_0; each block gets the scale of [`REACHES`] with the least squared error.
 fn pack_q4_0(row: &[f32], bytes: &mut [u8]) {
-    for (numbers, bytes) in row
-        .chunks(BLOCK)
-        .zip(bytes.chunks_exact_mut(Nibbles::BYTES))
-    {
+    for (numbers, bytes) in row.chunks(BLOCK).zip(bytes.chunks_exact_mut(Q4Rows::BYTES)) {
         let mut block = [0.0f32; BLOCK];
         block[..numbers.len()].copy_from_slice(numbers);
         let furthest = block.iter().fold(0.0f32, |most, x| most.max(x.abs()));
@@ -236,10 +233,10 @@ pub(crate) unsafe fn unpack_lanes<V: Lanes>(kind: CacheType, bytes: &[u8], row: 
     // SAFETY: the lengths match; the caller guarantees the level.
     unsafe {
         match kind {
-            CacheType::F32 => stored::unpack::<V, Floats>(bytes, row),
-            CacheType::F16 => stored::unpack::<V, Halves>(bytes, row),
-            CacheType::Q8_0 => stored::unpack::<V, Bytes>(bytes, row),
-            CacheType::Q4_0 => stored::unpack::<V, Nibbles>(bytes, row),
+            CacheType::F32 => row_format::unpack::<V, F32Rows>(bytes, row),
+            CacheType::F16 => row_format::unpack::<V, F16Rows>(bytes, row),
+            CacheType::Q8_0 => row_format::unpack::<V, Q8Rows>(bytes, row),
+            CacheType::Q4_0 => row_format::unpack::<V, Q4Rows>(bytes, row),
         }
     }
 }
@@ -266,12 +263,12 @@ mod tests {
     fn rows_come_back_as_exactly_as_their_type_allows() {
         for len in [20, 32, 64, 80, 96, 128, 250, 256] {
             let row = row(len);
-            let length = row.iter().map(|x| x * x).sum::<f32>().sqrt();
+            let norm = row.iter().map(|x| x * x).sum::<f32>().sqrt();
             let most = [0.0, 4e-4, 6e-3, 0.17];
             for (kind, most) in CacheType::ALL.into_iter().zip(most) {
                 let back = round_trip(kind, &row);
                 let difference = row.iter().zip(&back).map(|(x, y)| (x - y) * (x - y));
-                let error = difference.sum::<f32>().sqrt() / length;
+                let error = difference.sum::<f32>().sqrt() / norm;
                 assert!(error <= most, "{kind} {len}: {error}");
                 assert!(kind == CacheType::F32 || error > 0.0, "{kind} rounds");
             }
@@ -296,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_large_number_costs_four_bits_little() {
+    fn q4_0_error_stays_small_with_an_outlier() {
         let mut row = vec![0.01; 64];
         row[5] = 40.0;
         let back = round_trip(CacheType::Q4_0, &row);

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! dots    [classes]   query . direction of each class                          one product per class
-//! logits  [entries]   dots[class of entry] * length of the entry's own key     looked up in the table
+//! logits  [entries]   dots[class of entry] * norm of the entry's own key       looked up in the table
 //! p       [entries]   softmax
 //! mass    [classes]   sum of p over the class's entries
 //! out                 mass * values                                            one row of values per class
@@ -15,8 +15,8 @@
 
 mod pieces;
 
+use crate::kv_split::UNPACKED;
 use crate::simd::simd_level;
-use crate::span::UNPACKED;
 use crate::threads::{SharedMut, for_each_range};
 use crate::{HeadShape, Pairing, RowStore, Scale};
 use pieces::{Buffers, Piece, attend, shares};
@@ -46,7 +46,7 @@ pub struct ClassAttention<'a> {
     pub scale: Scale<'a>,
     /// `[q_heads, head_dim]`, rotated.
     pub query: &'a [f32],
-    /// Class keys (directions), of any length; `lengths` restores the length of each entry's key.
+    /// Class keys (directions), of any norm; `norms` restores the norm of each entry's key.
     pub keys: &'a RowStore,
     /// Values of the classes.
     pub values: &'a RowStore,
@@ -55,20 +55,20 @@ pub struct ClassAttention<'a> {
     /// Class of each entry. `[kv_heads, capacity]`
     pub classes: &'a [u32],
     /// Factor on the class key, per entry. `[kv_heads, capacity]`
-    pub lengths: &'a [f32],
+    pub norms: &'a [f32],
     /// Valid entries per KV head, at least 1. `[kv_heads]`
     pub entries: &'a [usize],
-    /// Row stride of `classes` and `lengths`.
+    /// Row stride of `classes` and `norms`.
     pub capacity: usize,
     /// `Some` if the stored keys are not rotated.
     pub rotation: Option<RankRotation<'a>>,
 }
 
 impl ClassAttention<'_> {
-    /// Classes and lengths of the entries of KV head `h`.
+    /// Classes and norms of the entries of KV head `h`.
     pub(crate) fn table(&self, h: usize) -> (&[u32], &[f32]) {
         let part = h * self.capacity..h * self.capacity + self.entries[h];
-        (&self.classes[part.clone()], &self.lengths[part])
+        (&self.classes[part.clone()], &self.norms[part])
     }
 
     /// Panics on wrong shapes, before the pool starts: a panic inside the pool would leave candle's pool unusable.
@@ -224,7 +224,7 @@ pub fn class_attention(task: &ClassAttention<'_>, scratch: &mut ClassScratch, ou
 }
 
 /// Writes the weighted mean of rows of `source`'s head `head` to `target`; with `unit`, each row is first scaled to
-/// length 1. `members` are (row, weight) with weights above 0. Sums in f64.
+/// norm 1. `members` are (row, weight) with weights above 0. Sums in f64.
 pub fn mean_row(
     source: &RowStore,
     head: usize,
@@ -236,10 +236,10 @@ pub fn mean_row(
     let mut total = 0.0;
     for (row, weight) in members {
         let row = source.row(head, row);
-        let length = if unit { row_length(row) } else { 1.0 };
+        let norm = if unit { row_norm(row) } else { 1.0 };
         total += f64::from(weight);
         for (sum, x) in sums.iter_mut().zip(row) {
-            *sum += f64::from(weight) * f64::from(*x) / f64::from(length);
+            *sum += f64::from(weight) * f64::from(*x) / f64::from(norm);
         }
     }
     for (target, sum) in target.iter_mut().zip(sums) {
@@ -247,8 +247,8 @@ pub fn mean_row(
     }
 }
 
-/// Euclidean length of a row, at least 1e-12.
-pub fn row_length(row: &[f32]) -> f32 {
+/// L2 norm of a row, at least 1e-12.
+pub fn row_norm(row: &[f32]) -> f32 {
     let squares: f64 = row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
     squares.sqrt().max(1e-12) as f32
 }

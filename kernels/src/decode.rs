@@ -6,17 +6,17 @@
 use crate::HeadShape;
 use crate::cache_type::hadamard;
 use crate::heads::Logits;
+use crate::kv_split::{DecodeAttention, KvSplit, SplitResult, attend};
 use crate::rows::RUN;
 use crate::simd::simd_level;
-use crate::span::{DecodeAttention, Partial, Span, attend};
 use crate::threads::{SharedMut, for_each_range};
 
-/// Rows of the shortest span, the unit of work of a thread: long enough to amortise the cost of scheduling it.
-const SPAN: usize = 128;
+/// Rows of the shortest split, the unit of work of a thread: long enough to amortise the cost of scheduling it.
+const MIN_SPLIT_ROWS: usize = 128;
 
-/// Most spans per KV head, which bounds the partial results. Span lengths depend on the row count alone, not on the
+/// Most splits per KV head, which bounds the partial results. Split sizes depend on the row count alone, not on the
 /// number of threads, so results do not depend on the number of threads either.
-const SPANS: usize = 64;
+const MAX_SPLITS: usize = 64;
 
 /// Multiplications below which waking the other threads costs more than it saves.
 const WORTH_SHARING: usize = 1 << 16;
@@ -56,32 +56,34 @@ pub struct DecodeScratch {
     probabilities: Vec<f32>,
     /// Valid rows of each KV head in the last call. `[kv_heads]`
     rows: Vec<usize>,
-    /// Spans of the last call, grouped by KV head. At most `kv_heads * spans per head`.
-    spans: Vec<Span>,
-    /// One partial result per span, see [`Partial`]. `[spans, partial length]`
-    partials: Vec<f32>,
+    /// Splits of the last call, grouped by KV head. At most `kv_heads * splits per head`.
+    splits: Vec<KvSplit>,
+    /// One partial result per split, see [`SplitResult`]. `[splits, result length]`
+    results: Vec<f32>,
     /// The query, Hadamard-transformed like the keys. `[q_heads, head_dim]`
     query: Vec<f32>,
 }
 
-/// Rows per span of a head with `rows` rows.
-fn span_rows(rows: usize) -> usize {
-    rows.div_ceil(SPANS).next_multiple_of(RUN).max(SPAN)
+/// Rows per split of a head with `rows` rows.
+fn split_rows(rows: usize) -> usize {
+    rows.div_ceil(MAX_SPLITS)
+        .next_multiple_of(RUN)
+        .max(MIN_SPLIT_ROWS)
 }
 
 impl DecodeScratch {
     /// Allocates scratch for up to `max_rows` rows per KV head. `threads` is ignored: results never depend on it.
     pub fn new(shape: HeadShape, max_rows: usize, threads: usize) -> Self {
         let _ = threads;
-        // Heads with fewer rows may need more spans than the longest head, so allocate the upper bound.
-        let spans = shape.kv_heads * max_rows.div_ceil(SPAN).clamp(1, SPANS);
+        // Heads with fewer rows may need more splits than the longest head, so allocate the upper bound.
+        let splits = shape.kv_heads * max_rows.div_ceil(MIN_SPLIT_ROWS).clamp(1, MAX_SPLITS);
         Self {
             shape,
             max_rows,
             probabilities: vec![0.0; shape.q_heads * max_rows],
             rows: vec![0; shape.kv_heads],
-            spans: Vec::with_capacity(spans),
-            partials: vec![0.0; spans * Partial::len(&shape)],
+            splits: Vec::with_capacity(splits),
+            results: vec![0.0; splits * SplitResult::len(&shape)],
             query: vec![0.0; shape.q_heads * shape.head_dim],
         }
     }
@@ -104,7 +106,7 @@ impl DecodeScratch {
 
     /// Size in bytes, for the memory ledger.
     pub fn bytes(&self) -> usize {
-        let floats = self.probabilities.len() + self.partials.len() + self.query.len();
+        let floats = self.probabilities.len() + self.results.len() + self.query.len();
         floats * size_of::<f32>()
     }
 }
@@ -120,8 +122,8 @@ pub fn decode_attention(task: &DecodeAttention<'_>, scratch: &mut DecodeScratch,
         max_rows,
         probabilities,
         rows,
-        spans,
-        partials,
+        splits,
+        results,
         query,
         ..
     } = scratch;
@@ -137,34 +139,40 @@ pub fn decode_attention(task: &DecodeAttention<'_>, scratch: &mut DecodeScratch,
         ..*task
     };
     rows.copy_from_slice(task.rows);
-    spans.clear();
+    splits.clear();
     for (kv_head, &rows) in rows.iter().enumerate() {
-        let step = span_rows(rows);
+        let step = split_rows(rows);
         let pieces = (0..rows).step_by(step);
-        spans.extend(pieces.map(|first| Span {
+        splits.extend(pieces.map(|first| KvSplit {
             kv_head,
             first,
             rows: step.min(rows - first),
         }));
     }
-    let (probabilities, partials) = (SharedMut::new(probabilities), SharedMut::new(partials));
+    let (probabilities, results) = (SharedMut::new(probabilities), SharedMut::new(results));
     let share = rows.iter().sum::<usize>() * shape.group() * shape.head_dim > WORTH_SHARING;
-    let partial_len = Partial::len(shape);
-    run(share, spans.len(), |item| {
-        let span = &spans[item];
-        let base = span.kv_head * shape.group() * *max_rows + span.first;
+    let result_len = SplitResult::len(shape);
+    run(share, splits.len(), |item| {
+        let split = &splits[item];
+        let base = split.kv_head * shape.group() * *max_rows + split.first;
         for g in 0..shape.group() {
-            // Checks the bounds that the raw pointer below relies on; rows of different spans are disjoint.
-            assert!(base + g * *max_rows + span.rows <= shape.q_heads * *max_rows);
+            // Checks the bounds that the raw pointer below relies on; rows of different splits are disjoint.
+            assert!(base + g * *max_rows + split.rows <= shape.q_heads * *max_rows);
         }
-        // SAFETY: every span has its own partial result; logits of different spans are different rows.
+        // SAFETY: every split has its own partial result; logits of different splits are different rows.
         unsafe {
-            let partial = partials.part(item * partial_len..(item + 1) * partial_len);
+            let result = results.part(item * result_len..(item + 1) * result_len);
             let logits = Logits {
                 start: probabilities.start().add(base),
                 stride: *max_rows,
             };
-            attend(level, task, span, logits, &mut Partial::new(partial, shape));
+            attend(
+                level,
+                task,
+                split,
+                logits,
+                &mut SplitResult::new(result, shape),
+            );
         }
     });
     let out = SharedMut::new(out);
@@ -173,7 +181,7 @@ pub fn decode_attention(task: &DecodeAttention<'_>, scratch: &mut DecodeScratch,
         unsafe {
             let out = out.part(h * shape.head_dim..(h + 1) * shape.head_dim);
             let row = probabilities.part(h * *max_rows..(h + 1) * *max_rows);
-            combine(task, spans, &partials, h, row, out);
+            combine(task, splits, &results, h, row, out);
             if task.values.cache_type().rotates() {
                 hadamard(out);
             }
@@ -196,20 +204,20 @@ fn run(share: bool, items: usize, work: impl Fn(usize) + Sync) {
 /// No thread writes the partial results.
 unsafe fn combine(
     task: &DecodeAttention<'_>,
-    spans: &[Span],
-    partials: &SharedMut<'_, f32>,
+    splits: &[KvSplit],
+    results: &SharedMut<'_, f32>,
     h: usize,
     probabilities: &mut [f32],
     out: &mut [f32],
 ) {
     let shape = &task.shape;
-    let (g, head_dim, len) = (h % shape.group(), shape.head_dim, Partial::len(shape));
+    let (g, head_dim, len) = (h % shape.group(), shape.head_dim, SplitResult::len(shape));
     let mine = || {
-        let of_head = spans.iter().enumerate();
-        of_head.filter(|(_, span)| span.kv_head == h / shape.group())
+        let of_head = splits.iter().enumerate();
+        of_head.filter(|(_, split)| split.kv_head == h / shape.group())
     };
-    // SAFETY: in bounds, and only read (guaranteed by the caller); fields as laid out in `Partial::new`.
-    let at = |item: usize, offset: usize| unsafe { *partials.start().add(item * len + offset) };
+    // SAFETY: in bounds, and only read (guaranteed by the caller); fields as laid out in `SplitResult::new`.
+    let at = |item: usize, offset: usize| unsafe { *results.start().add(item * len + offset) };
     let max = |item| at(item, g);
     let sum = |item| at(item, shape.group() + g);
     let largest = mine().fold(f32::NEG_INFINITY, |largest, (item, _)| {
@@ -220,9 +228,9 @@ unsafe fn combine(
         .sum();
     let (total, _) = task.scale.complete(h, largest, total);
     out.fill(0.0);
-    for (item, span) in mine() {
+    for (item, split) in mine() {
         let factor = (max(item) - largest).exp() / total;
-        for p in &mut probabilities[span.first..span.first + span.rows] {
+        for p in &mut probabilities[split.first..split.first + split.rows] {
             *p *= factor;
         }
         let offset = 2 * shape.group() + g * head_dim;

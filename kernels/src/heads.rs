@@ -7,10 +7,10 @@
 //! values   two vectors of columns, one accumulator per vector and head, over all rows
 //! ```
 //!
-//! `span.rs` and `classes.rs` choose the rows and process the logits between the two products.
+//! `kv_split.rs` and `classes.rs` choose the rows and process the logits between the two products.
 
+use crate::row_format::{BLOCK, F16Rows, F32Rows, Q4Rows, Q8Rows, RowFormat};
 use crate::simd::{Lanes, SimdLevel, WIDEST, by_level};
-use crate::stored::{BLOCK, Bytes, Floats, Halves, Nibbles, Stored};
 use crate::{CacheType, HeadShape};
 
 /// The query heads that share one KV head.
@@ -67,10 +67,10 @@ pub(crate) unsafe fn dot_heads(
     // SAFETY: guaranteed by the caller.
     unsafe {
         match kind {
-            CacheType::F32 => dot_stored::<Floats>(level, group, scale, keys, queries, logits),
-            CacheType::F16 => dot_stored::<Halves>(level, group, scale, keys, queries, logits),
-            CacheType::Q8_0 => dot_stored::<Bytes>(level, group, scale, keys, queries, logits),
-            CacheType::Q4_0 => dot_stored::<Nibbles>(level, group, scale, keys, queries, logits),
+            CacheType::F32 => dot_stored::<F32Rows>(level, group, scale, keys, queries, logits),
+            CacheType::F16 => dot_stored::<F16Rows>(level, group, scale, keys, queries, logits),
+            CacheType::Q8_0 => dot_stored::<Q8Rows>(level, group, scale, keys, queries, logits),
+            CacheType::Q4_0 => dot_stored::<Q4Rows>(level, group, scale, keys, queries, logits),
         }
     }
 }
@@ -78,11 +78,11 @@ pub(crate) unsafe fn dot_heads(
 by_level! {
     /// # Safety
     /// As [`dot_heads`].
-    unsafe fn dot_stored<S: Stored>(group: Group, scale: f32, keys: &[*const u8], queries: &[f32], logits: Logits) = dot_lanes;
+    unsafe fn dot_stored<S: RowFormat>(group: Group, scale: f32, keys: &[*const u8], queries: &[f32], logits: Logits) = dot_lanes;
 }
 
 #[inline(always)]
-unsafe fn dot_lanes<V: Lanes, S: Stored>(
+unsafe fn dot_lanes<V: Lanes, S: RowFormat>(
     group: Group,
     scale: f32,
     keys: &[*const u8],
@@ -130,7 +130,7 @@ unsafe fn dot_lanes<V: Lanes, S: Stored>(
 /// # Safety
 /// As [`dot_heads`].
 #[inline(always)]
-unsafe fn dot_rows<V: Lanes, S: Stored, const HEADS: usize, const ROWS: usize>(
+unsafe fn dot_rows<V: Lanes, S: RowFormat, const HEADS: usize, const ROWS: usize>(
     head_dim: usize,
     scale: f32,
     keys: &[*const u8],
@@ -169,7 +169,7 @@ unsafe fn dot_rows<V: Lanes, S: Stored, const HEADS: usize, const ROWS: usize>(
 /// # Safety
 /// As [`dot_heads`].
 #[inline(always)]
-unsafe fn dot_tile<V: Lanes, S: Stored, const HEADS: usize, const ROWS: usize>(
+unsafe fn dot_tile<V: Lanes, S: RowFormat, const HEADS: usize, const ROWS: usize>(
     head_dim: usize,
     keys: [*const u8; ROWS],
     queries: *const f32,
@@ -208,7 +208,7 @@ unsafe fn dot_tile<V: Lanes, S: Stored, const HEADS: usize, const ROWS: usize>(
 /// # Safety
 /// As [`dot_heads`].
 #[inline(always)]
-unsafe fn add_products<V: Lanes, S: Stored, const HEADS: usize, const ROWS: usize>(
+unsafe fn add_products<V: Lanes, S: RowFormat, const HEADS: usize, const ROWS: usize>(
     head_dim: usize,
     rows: &[*const u8; ROWS],
     block: usize,
@@ -236,7 +236,7 @@ unsafe fn add_products<V: Lanes, S: Stored, const HEADS: usize, const ROWS: usiz
 /// # Safety
 /// As [`dot_heads`]; `dots` is `[heads, ROWS]`.
 #[inline(always)]
-unsafe fn add_rest<V: Lanes, S: Stored, const ROWS: usize>(
+unsafe fn add_rest<V: Lanes, S: RowFormat, const ROWS: usize>(
     head_dim: usize,
     scale: f32,
     keys: [*const u8; ROWS],
@@ -275,10 +275,10 @@ pub(crate) unsafe fn add_heads(
     // SAFETY: guaranteed by the caller.
     unsafe {
         match kind {
-            CacheType::F32 => add_stored::<Floats>(level, group, values, weights, out),
-            CacheType::F16 => add_stored::<Halves>(level, group, values, weights, out),
-            CacheType::Q8_0 => add_stored::<Bytes>(level, group, values, weights, out),
-            CacheType::Q4_0 => add_stored::<Nibbles>(level, group, values, weights, out),
+            CacheType::F32 => add_stored::<F32Rows>(level, group, values, weights, out),
+            CacheType::F16 => add_stored::<F16Rows>(level, group, values, weights, out),
+            CacheType::Q8_0 => add_stored::<Q8Rows>(level, group, values, weights, out),
+            CacheType::Q4_0 => add_stored::<Q4Rows>(level, group, values, weights, out),
         }
     }
 }
@@ -286,11 +286,11 @@ pub(crate) unsafe fn add_heads(
 by_level! {
     /// # Safety
     /// As [`add_heads`].
-    unsafe fn add_stored<S: Stored>(group: Group, values: &[*const u8], weights: Logits, out: &mut [f32]) = add_lanes;
+    unsafe fn add_stored<S: RowFormat>(group: Group, values: &[*const u8], weights: Logits, out: &mut [f32]) = add_lanes;
 }
 
 #[inline(always)]
-unsafe fn add_lanes<V: Lanes, S: Stored>(
+unsafe fn add_lanes<V: Lanes, S: RowFormat>(
     group: Group,
     values: &[*const u8],
     weights: Logits,
@@ -330,7 +330,7 @@ unsafe fn add_lanes<V: Lanes, S: Stored>(
 /// # Safety
 /// As [`add_heads`].
 #[inline(always)]
-unsafe fn add_values<V: Lanes, S: Stored, const HEADS: usize>(
+unsafe fn add_values<V: Lanes, S: RowFormat, const HEADS: usize>(
     head_dim: usize,
     values: &[*const u8],
     weights: Logits,
@@ -364,7 +364,7 @@ unsafe fn add_values<V: Lanes, S: Stored, const HEADS: usize>(
 /// # Safety
 /// As [`add_heads`]; the vectors lie in one block.
 #[inline(always)]
-unsafe fn add_columns<V: Lanes, S: Stored, const HEADS: usize, const COLUMNS: usize>(
+unsafe fn add_columns<V: Lanes, S: RowFormat, const HEADS: usize, const COLUMNS: usize>(
     head_dim: usize,
     column: usize,
     values: &[*const u8],

@@ -8,13 +8,13 @@
 //!   of these probabilities.
 //! - `measure.rs`: [`add_column_sums`], the attention of all rows to each token, [`mark_below_average`], the rows that
 //!   attend little to a token, and [`log_sum_exp`].
-//! - `pass.rs`: one pass of query rows over keys, for `window.rs` and `measure.rs`.
-//! - `decode.rs`, `span.rs`: [`decode_attention`], one new token over the kept rows; `heads.rs`: its inner loops;
-//!   `stored.rs`: loading rows of each type into registers.
+//! - `reduction.rs`: one pass of query rows over keys, for `window.rs` and `measure.rs`.
+//! - `decode.rs`, `kv_split.rs`: [`decode_attention`], one new token over the kept rows; `heads.rs`: its inner loops;
+//!   `row_format.rs`: loading rows of each type into registers.
 //! - `recurrent.rs`: [`RecurrentState`], layers whose memory has constant size, and [`convolve`];
 //!   `linear_attention.rs`: [`linear_attention`].
 //! - `classes.rs`: [`class_attention`], decode attention where several tokens share a row, and merging rows.
-//! - `nearest_by_cosine.rs`: [`nearest_by_cosine`], the most similar token among candidates; `rows/alike.rs`: cosines
+//! - `nearest_by_cosine.rs`: [`nearest_by_cosine`], the most similar token among candidates; `rows/cosine.rs`: cosines
 //!   of kept rows.
 //! - `quadratic.rs`: [`add_gram`] and [`quadratic_forms`], for methods that model the distribution of future queries.
 //! - `elementwise.rs`: norms, RoPE, SwiGLU, sums.
@@ -25,7 +25,7 @@
 //! - `mapped.rs`: weights in a mapped file; `quantised/`: products with quantised weights.
 //! - `format_bytes.rs`: human-readable byte counts; `device_error.rs`: [`DeviceError`], what devices other than the CPU
 //!   report.
-//! - `rates.rs`: what the machine reaches: memory bandwidth, products.
+//! - `rates.rs`: the measured speed of the machine: memory bandwidth, products.
 //!
 //! This crate contains no models, no policies and no tensors with a run-time shape. Every argument is an f32 slice
 //! whose shape is documented; a wrong shape is a panic that names the values.
@@ -42,25 +42,25 @@ mod device_error;
 mod elementwise;
 mod format_bytes;
 mod heads;
+mod kv_split;
 mod linear_attention;
 pub mod mapped;
 mod measure;
 mod nearest_by_cosine;
 mod packed;
 mod panel;
-mod pass;
 mod pool;
 mod prefill;
 mod quadratic;
 mod quantised;
 mod rates;
 mod recurrent;
+mod reduction;
 pub mod reference;
+mod row_format;
 mod rows;
 mod simd;
-mod span;
 mod stop;
-mod stored;
 pub mod threads;
 mod weight_type;
 mod window;
@@ -70,7 +70,7 @@ mod x86;
 
 pub use cache_type::{CacheType, UnknownCacheType};
 pub use classes::{
-    ClassAttention, ClassScratch, RankRotation, class_attention, mean_row, row_length,
+    ClassAttention, ClassScratch, RankRotation, class_attention, mean_row, row_norm,
 };
 pub use counting::{
     CountingAllocator, OUT_OF_MEMORY, allocated_bytes, allocations, may_be_refused,
@@ -83,6 +83,7 @@ pub use elementwise::{
     silu_mul, soft_cap, swiglu_clamped, unrotate,
 };
 pub use format_bytes::format_bytes;
+pub use kv_split::{DecodeAttention, Rotation};
 pub use linear_attention::{
     DeltaShape, LinearAttention, StateSpaceShape, linear_attention, normalise_queries_and_keys,
 };
@@ -98,7 +99,6 @@ pub use rates::{Bandwidth, bandwidth, product_rate};
 pub use recurrent::{RecurrentShape, RecurrentState, convolve};
 pub use rows::{RowState, RowStore};
 pub use simd::{SimdLevel, simd_level};
-pub use span::{DecodeAttention, Rotation};
 pub use stop::{Stop, Stopped};
 pub use weight_type::WeightType;
 pub use window::{window_maxima, window_scores, window_scores_among};

@@ -6,7 +6,7 @@
 //!                                                 state space:  S = decay S + k (beta v)^T;                     out = S^T q
 //! ```
 //!
-//! In the delta rule `q` and `k` have length 1, and `q` is divided by the square root of `key_dim`. Before both, a short
+//! In the delta rule `q` and `k` have norm 1, and `q` is divided by the square root of `key_dim`. Before both, a short
 //! causal convolution (`recurrent.rs`) with SiLU mixes every channel with its last values.
 
 use std::ops::Range;
@@ -40,7 +40,7 @@ impl DeltaShape {
     }
 }
 
-/// Scales each query and key in `x [rows, channels]` to length 1, and queries by `dim^-1/2`. Lengths are at least `1e-3`.
+/// Scales each query and key in `x [rows, channels]` to norm 1, and queries by `dim^-1/2`. Norms are at least `1e-3`.
 pub fn normalise_queries_and_keys(shape: DeltaShape, x: &mut [f32]) {
     let (dim, heads) = (shape.dim, shape.key_heads);
     let to_query = 1.0 / (dim as f32).sqrt();
@@ -85,7 +85,7 @@ impl StateSpaceShape {
     }
 }
 
-/// Where a head finds its query, key and value in a token's channels, and their lengths.
+/// Where a head finds its query, key and value in a token's channels, and their norms.
 #[derive(Clone, Copy)]
 struct Head {
     query: usize,

@@ -129,11 +129,6 @@ impl MappedMatrix {
         self.kind
     }
 
-    /// Size in the file, in bytes.
-    pub fn size_in_bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// The blocks as they lie in the file.
     pub fn bytes(&self) -> &[u8] {
         &self.file.bytes()[self.start..][..self.bytes]

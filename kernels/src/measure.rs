@@ -1,11 +1,11 @@
 //! Per-row measures for selection methods: log-sum-exp, column sums with a known log-sum-exp, marks for low scores, and
 //! the probabilities of each row.
 //!
-//! All are passes (`pass.rs`) over tiles of 64 rows; except for the probabilities, nothing of size `rows x tokens` is
-//! ever allocated. The mean over an observation window is [`crate::window_scores`]; the selection is in
+//! All are passes (`reduction.rs`) over tiles of 64 rows; except for the probabilities, nothing of size `rows x tokens`
+//! is ever allocated. The mean over an observation window is [`crate::window_scores`]; the selection is in
 //! `kept-policies`.
 
-use crate::pass::{Pass, ROWS};
+use crate::reduction::{ROWS, Reduction};
 use crate::threads::SharedMut;
 use crate::window::{visit_columns, write_log_sum_exp};
 use crate::{HeadShape, Normalise, RowStore, Scale, Stop, Stopped, WindowScores};
@@ -103,14 +103,14 @@ pub fn add_column_sums(
         sums.len()
     );
     stop.check()?;
-    let pass = Pass::Add {
+    let reduction = Reduction::AddProbabilities {
         among: None,
         log_sum_exp,
         row_weight: 1.0,
         stride: columns,
         out: SharedMut::new(sums),
     };
-    visit_columns(&task.window(), &pass, stop)
+    visit_columns(&task.window(), &reduction, stop)
 }
 
 /// Writes the causal softmax probability of each key for each row to `out [rows, q_heads, stride]`: for row i the first
@@ -138,12 +138,12 @@ pub fn row_probabilities(
         out.len()
     );
     stop.check()?;
-    let pass = Pass::Each {
+    let reduction = Reduction::WriteProbabilities {
         log_sum_exp,
         stride,
         out: SharedMut::new(out),
     };
-    visit_columns(&task.window(), &pass, stop)
+    visit_columns(&task.window(), &reduction, stop)
 }
 
 /// Number of u64 words that hold one bit for each of `rows` rows.
@@ -175,10 +175,10 @@ pub fn mark_below_average(
     );
     // A tile of rows skips the keys after its last row, so their words must be cleared first.
     bits.fill(0);
-    let pass = Pass::Mark {
+    let reduction = Reduction::MarkBelowAverage {
         log_sum_exp: &known,
         words,
         bits: SharedMut::new(bits),
     };
-    visit_columns(&task.window(), &pass, stop)
+    visit_columns(&task.window(), &reduction, stop)
 }

@@ -2,17 +2,14 @@
 //! candidates each.
 //!
 //! ```text
-//! others    [head_dim][lanes]  candidate keys scaled to length 1, transposed once per tile of tokens; likewise values
-//! products  [tokens][lanes]    token keys of length 1 x candidate keys; likewise values; the best product of both wins
+//! others    [head_dim][lanes]  candidate keys scaled to norm 1, transposed once per tile of tokens; likewise values
+//! products  [tokens][lanes]    token keys of norm 1 x candidate keys; likewise values; the best product of both wins
 //! ```
 
 use crate::panel::{PANEL, ProductShape, Strided, TILE, pack_lane, product, split, with_scratch};
 use crate::simd::{Lanes, by_level};
 use crate::simd_level;
 use crate::threads::{SharedMut, for_each_range};
-
-/// Lower bound for the length of a row: a zero row has cosine 0 with every row.
-const LEAST_LENGTH: f32 = 1e-12;
 
 /// The rows of one head, and the candidates.
 struct Task<'a> {
@@ -24,7 +21,7 @@ struct Task<'a> {
 
 /// For each of `tokens`, finds the most similar of `others`: the first one with the largest product of key cosine and
 /// value cosine. Writes its index in `others` and the product to `best [tokens]`. `keys` and `values`, `[n, head_dim]`,
-/// are the rows of one head. A row of length 0 has cosine 0 with every row.
+/// are the rows of one head. A row of norm 0 has cosine 0 with every row.
 ///
 /// # Panics
 /// If `best` and `tokens` differ in length, `others` is empty, or a token has no row.
@@ -36,7 +33,7 @@ pub fn nearest_by_cosine(
     best: &mut [(u32, f32)],
 ) {
     assert_eq!(best.len(), tokens.len(), "a best for each token");
-    assert!(!others.is_empty(), "nothing to be like");
+    assert!(!others.is_empty(), "`others` is empty");
     let task = Task {
         keys,
         values,
@@ -88,7 +85,7 @@ unsafe fn visit_tile_lanes<V: Lanes>(
     for (i, &token) in tokens.iter().enumerate() {
         for (all, own) in [(task.keys, &mut *keys), (task.values, &mut *values)] {
             let from = &all[token as usize * dim..][..dim];
-            let scale = 1.0 / length(from);
+            let scale = 1.0 / norm(from);
             let own = &mut own[i * dim..][..dim];
             own.iter_mut()
                 .zip(from)
@@ -114,7 +111,7 @@ unsafe fn visit_tile_lanes<V: Lanes>(
                 let from = &all[other as usize * dim..][..dim];
                 // SAFETY: `packed` is `[dim][PANEL]` at least.
                 unsafe {
-                    pack_lane(from, 1.0 / length(from), packed.as_mut_ptr(), width, lane);
+                    pack_lane(from, 1.0 / norm(from), packed.as_mut_ptr(), width, lane);
                 }
             }
             let left = Strided {
@@ -144,10 +141,18 @@ unsafe fn visit_tile_lanes<V: Lanes>(
     }
 }
 
+/// Lower bound for the norm of a row: a zero row has cosine 0 with every row.
+const MIN_NORM: f32 = 1e-12;
+
+/// The norm of a row with this sum of squares, at least [`MIN_NORM`].
 #[inline(always)]
-fn length(row: &[f32]) -> f32 {
-    let square: f32 = row.iter().map(|x| x * x).sum();
-    square.sqrt().max(LEAST_LENGTH)
+pub(crate) fn norm_of_square(square: f32) -> f32 {
+    square.sqrt().max(MIN_NORM)
+}
+
+#[inline(always)]
+fn norm(row: &[f32]) -> f32 {
+    norm_of_square(row.iter().map(|x| x * x).sum())
 }
 
 #[cfg(test)]
@@ -195,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_ones_the_first_counts_and_a_row_without_length_is_like_nothing() {
+    fn ties_go_to_first_and_zero_rows_score_zero() {
         let (dim, n) = (16, 100);
         let mut keys = rows(1, dim, 0.3).repeat(n);
         keys[dim..2 * dim].fill(0.0);

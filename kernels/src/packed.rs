@@ -9,11 +9,11 @@
 //! Little-endian, like every file that Kept writes. The callers choose where packed rows are stored.
 
 use crate::CacheType;
-use crate::stored::BLOCK;
+use crate::row_format::BLOCK;
 use crate::threads::{SharedMut, for_each_range};
 
 /// Rows per work item.
-const ROWS_AT_ONCE: usize = 256;
+const ROWS_PER_ITEM: usize = 256;
 
 /// Storage format of the numbers of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -57,9 +57,9 @@ impl PackedRows {
         assert_eq!(rows.len() / head_dim * row_bytes, out.len(), "as many rows");
         assert!(rows.len().is_multiple_of(head_dim), "whole rows");
         let out = SharedMut::new(out);
-        for_each_range((rows.len() / head_dim).div_ceil(ROWS_AT_ONCE), |items| {
-            for first in items.map(|item| item * ROWS_AT_ONCE) {
-                let count = ROWS_AT_ONCE.min(rows.len() / head_dim - first);
+        for_each_range((rows.len() / head_dim).div_ceil(ROWS_PER_ITEM), |items| {
+            for first in items.map(|item| item * ROWS_PER_ITEM) {
+                let count = ROWS_PER_ITEM.min(rows.len() / head_dim - first);
                 let from = rows[first * head_dim..][..count * head_dim].chunks_exact(head_dim);
                 // SAFETY: each item runs exactly once and writes only its own rows.
                 let to = unsafe { out.part(first * row_bytes..(first + count) * row_bytes) };
@@ -85,9 +85,9 @@ impl PackedRows {
         let rows = out.len() / head_dim;
         let seamless = self.is_seamless(head_dim);
         let out = SharedMut::new(out);
-        for_each_range(rows.div_ceil(ROWS_AT_ONCE), |items| {
-            for first in items.map(|item| item * ROWS_AT_ONCE) {
-                let count = ROWS_AT_ONCE.min(rows - first);
+        for_each_range(rows.div_ceil(ROWS_PER_ITEM), |items| {
+            for first in items.map(|item| item * ROWS_PER_ITEM) {
+                let count = ROWS_PER_ITEM.min(rows - first);
                 let from = &bytes[first * row_bytes..][..count * row_bytes];
                 // SAFETY: each item runs exactly once and writes only its own rows.
                 let to = unsafe { out.part(first * head_dim..(first + count) * head_dim) };

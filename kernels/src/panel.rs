@@ -24,7 +24,7 @@ pub(crate) const PANEL: usize = 64;
 const DOWN: usize = 6;
 
 /// Below every real logit, yet finite: a lane without visible keys must not compute infinity minus infinity.
-pub(crate) const UNSEEN: f32 = -1e30;
+pub(crate) const LOWEST_LOGIT: f32 = -1e30;
 
 /// A matrix whose element `(row, step)` is `start[row * row_stride + step * step_stride]`.
 #[derive(Clone, Copy)]
@@ -44,8 +44,8 @@ pub(crate) struct ProductShape {
     pub width: usize,
 }
 
-/// `out[row][lane] = out[row][lane] * keep[lane] + sum over steps of left(row, step) * right[step][lane]`; without
-/// `keep`, the old `out` is not read. `right` and `out` are `[_][width]`.
+/// `out[row][lane] = out[row][lane] * rescale[lane] + sum over steps of left(row, step) * right[step][lane]`; without
+/// `rescale`, the old `out` is not read. `right` and `out` are `[_][width]`.
 ///
 /// # Safety
 /// The pointers cover these extents, `out` overlaps no input, and the caller runs at the level of `V`.
@@ -54,17 +54,17 @@ pub(crate) unsafe fn product<V: Lanes>(
     shape: ProductShape,
     left: Strided,
     right: *const f32,
-    keep: Option<*const f32>,
+    rescale: Option<*const f32>,
     out: *mut f32,
 ) {
     let ProductShape { rows, steps, width } = shape;
     // SAFETY: guaranteed by the caller.
     unsafe {
         match width / V::N {
-            1 => product_across::<V, 1>(rows, steps, left, right, keep, out),
-            2 => product_across::<V, 2>(rows, steps, left, right, keep, out),
-            3 => product_across::<V, 3>(rows, steps, left, right, keep, out),
-            4 => product_across::<V, 4>(rows, steps, left, right, keep, out),
+            1 => product_across::<V, 1>(rows, steps, left, right, rescale, out),
+            2 => product_across::<V, 2>(rows, steps, left, right, rescale, out),
+            3 => product_across::<V, 3>(rows, steps, left, right, rescale, out),
+            4 => product_across::<V, 4>(rows, steps, left, right, rescale, out),
             across => unreachable!("a panel of {across} vectors"),
         }
     }
@@ -80,7 +80,7 @@ unsafe fn product_across<V: Lanes, const ACROSS: usize>(
     steps: usize,
     mut left: Strided,
     right: *const f32,
-    keep: Option<*const f32>,
+    rescale: Option<*const f32>,
     mut out: *mut f32,
 ) {
     let mut remaining = rows;
@@ -93,12 +93,12 @@ unsafe fn product_across<V: Lanes, const ACROSS: usize>(
                 _ => remaining.min(DOWN),
             };
             match down {
-                6 => register_tile::<V, 6, ACROSS>(steps, left, right, keep, out),
-                5 => register_tile::<V, 5, ACROSS>(steps, left, right, keep, out),
-                4 => register_tile::<V, 4, ACROSS>(steps, left, right, keep, out),
-                3 => register_tile::<V, 3, ACROSS>(steps, left, right, keep, out),
-                2 => register_tile::<V, 2, ACROSS>(steps, left, right, keep, out),
-                _ => register_tile::<V, 1, ACROSS>(steps, left, right, keep, out),
+                6 => register_tile::<V, 6, ACROSS>(steps, left, right, rescale, out),
+                5 => register_tile::<V, 5, ACROSS>(steps, left, right, rescale, out),
+                4 => register_tile::<V, 4, ACROSS>(steps, left, right, rescale, out),
+                3 => register_tile::<V, 3, ACROSS>(steps, left, right, rescale, out),
+                2 => register_tile::<V, 2, ACROSS>(steps, left, right, rescale, out),
+                _ => register_tile::<V, 1, ACROSS>(steps, left, right, rescale, out),
             }
             left.start = left.start.add(down * left.row_stride);
             out = out.add(down * ACROSS * V::N);
@@ -116,17 +116,17 @@ unsafe fn register_tile<V: Lanes, const ROWS: usize, const ACROSS: usize>(
     steps: usize,
     left: Strided,
     right: *const f32,
-    keep: Option<*const f32>,
+    rescale: Option<*const f32>,
     out: *mut f32,
 ) {
     // SAFETY: guaranteed by the caller.
     unsafe {
         let mut sums = [[V::splat(0.0); ACROSS]; ROWS];
-        if let Some(keep) = keep {
+        if let Some(rescale) = rescale {
             for (row, sums) in sums.iter_mut().enumerate() {
                 for (v, sum) in sums.iter_mut().enumerate() {
                     let old = V::load(out.add((row * ACROSS + v) * V::N));
-                    *sum = old.mul(V::load(keep.add(v * V::N)));
+                    *sum = old.mul(V::load(rescale.add(v * V::N)));
                 }
             }
         }
@@ -156,13 +156,13 @@ unsafe fn register_tile<V: Lanes, const ROWS: usize, const ACROSS: usize>(
 
 /// Running softmax of one panel, `[across * N]` each.
 #[derive(Clone, Copy)]
-pub(crate) struct Running {
-    /// Largest logit so far; start with [`UNSEEN`].
+pub(crate) struct OnlineSoftmax {
+    /// Largest logit so far; start with [`LOWEST_LOGIT`].
     pub max: *mut f32,
     /// Sum of `exp(logit - max)` so far; start with 0.
     pub sum: *mut f32,
     /// Output: the factor that rescales earlier accumulations to the new `max`.
-    pub keep: *mut f32,
+    pub rescale: *mut f32,
 }
 
 /// Replaces `logits [keys][lanes]` by `exp(logit - max)` and updates the running softmax. With `last_visible`, key `j`
@@ -176,7 +176,7 @@ pub(crate) unsafe fn softmax_tile<V: Lanes>(
     across: usize,
     logits: *mut f32,
     last_visible: Option<*const f32>,
-    running: Running,
+    running: OnlineSoftmax,
 ) {
     let width = across * V::N;
     // SAFETY: guaranteed by the caller.
@@ -205,9 +205,9 @@ pub(crate) unsafe fn softmax_tile<V: Lanes>(
             }
             let max = maxima[0].max(maxima[1]).max(maxima[2].max(maxima[3]));
             max.store(running.max.add(column));
-            let keep = before.sub(max).exp();
-            keep.store(running.keep.add(column));
-            let mut sum = V::load(running.sum.add(column)).mul(keep);
+            let rescale = before.sub(max).exp();
+            rescale.store(running.rescale.add(column));
+            let mut sum = V::load(running.sum.add(column)).mul(rescale);
             for key in 0..keys {
                 let at = logits.add(key * width);
                 let weight = V::load(at).sub(max).exp();
@@ -230,7 +230,7 @@ pub(crate) fn hide_before(logits: &mut [f32], width: usize, first_seen: impl Fn(
     }
 }
 
-/// `out[key] += sum over lanes of share[lane] * exp(logits[key][lane] - log_sum_exp[lane])`, without hidden keys, as in
+/// `out[key] += sum over lanes of weight[lane] * exp(logits[key][lane] - log_sum_exp[lane])`, without hidden keys, as in
 /// [`softmax_tile`]. One key per element of `out`.
 ///
 /// # Safety
@@ -241,7 +241,7 @@ pub(crate) unsafe fn add_probabilities<V: Lanes>(
     logits: *const f32,
     last_visible: Option<*const f32>,
     log_sum_exp: *const f32,
-    share: *const f32,
+    weight: *const f32,
     out: &mut [f32],
 ) {
     let keys = out.len();
@@ -258,7 +258,7 @@ pub(crate) unsafe fn add_probabilities<V: Lanes>(
                         logit = V::select_less(last, key, V::splat(f32::NEG_INFINITY), logit);
                     }
                     let p = logit.sub(V::load(log_sum_exp.add(column))).exp();
-                    *sum = p.mul_add(V::load(share.add(column)), *sum);
+                    *sum = p.mul_add(V::load(weight.add(column)), *sum);
                 }
             }
             for (out, sum) in out[first..].iter_mut().zip(V::sum4(sums)) {
@@ -274,7 +274,7 @@ pub(crate) unsafe fn add_probabilities<V: Lanes>(
 /// # Safety
 /// Pointers cover `[keys][across * N]` and `[across * N]`, and the caller runs at the level of `V`.
 #[inline(always)]
-pub(crate) unsafe fn raise_to_probabilities<V: Lanes>(
+pub(crate) unsafe fn max_probabilities<V: Lanes>(
     across: usize,
     logits: *const f32,
     last_visible: Option<*const f32>,
@@ -316,10 +316,10 @@ pub(crate) unsafe fn to_probabilities<V: Lanes>(
     // SAFETY: guaranteed by the caller.
     unsafe {
         for v in 0..across {
-            let level = V::load(log_sum_exp.add(v * V::N));
+            let lse = V::load(log_sum_exp.add(v * V::N));
             for key in 0..keys {
                 let at = logits.add((key * across + v) * V::N);
-                V::load(at).sub(level).exp().store(at);
+                V::load(at).sub(lse).exp().store(at);
             }
         }
     }
@@ -331,7 +331,7 @@ pub(crate) unsafe fn to_probabilities<V: Lanes>(
 /// # Safety
 /// Pointers cover `[keys][across * N]` and `[across * N]`, and the caller runs at the level of `V`.
 #[inline(always)]
-pub(crate) unsafe fn join_heads<V: Lanes>(
+pub(crate) unsafe fn sum_group_probabilities<V: Lanes>(
     keys: usize,
     across: usize,
     logits: *const f32,
@@ -344,8 +344,8 @@ pub(crate) unsafe fn join_heads<V: Lanes>(
     unsafe {
         for (key, column) in (0..keys).flat_map(|key| (0..across).map(move |v| (key, v * V::N))) {
             let at = key * across * V::N + column;
-            let level = V::load(log_sum_exp.add(column));
-            let mut p = V::load(logits.add(at)).sub(level).exp();
+            let lse = V::load(log_sum_exp.add(column));
+            let mut p = V::load(logits.add(at)).sub(lse).exp();
             if let Some(last_visible) = last_visible {
                 let (last, key) = (V::load(last_visible.add(column)), V::splat(key as f32));
                 p = V::select_less(last, key, V::splat(f32::INFINITY), p);

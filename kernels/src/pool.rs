@@ -32,7 +32,7 @@ const SPINS_BEFORE_PARK: u32 = 2_000;
 /// Polls of the state before the caller, waiting for active workers, yields its core.
 const SPINS_BEFORE_YIELD: u32 = 1_000;
 /// Chunks of items per thread: few enough to keep the overhead low, enough for a late thread to take a smaller share.
-const GRABS: usize = 8;
+const CHUNKS_PER_THREAD: usize = 8;
 
 const CLOSED: u64 = 1 << 31;
 const INSIDE: u64 = CLOSED - 1;
@@ -43,23 +43,23 @@ struct Job {
     run: unsafe fn(*const (), Range<usize>),
     data: *const (),
     items: usize,
-    /// Items taken at once.
-    grab: usize,
+    /// Items of a chunk.
+    chunk: usize,
 }
 
 /// A value on its own cache line, because threads write it constantly.
 #[repr(align(64))]
-struct Alone<T>(T);
+struct CacheAligned<T>(T);
 
 struct Shared {
     /// See the diagram at the top.
-    state: Alone<AtomicU64>,
+    state: CacheAligned<AtomicU64>,
     /// The first item that no thread has taken.
-    next: Alone<AtomicUsize>,
+    next: CacheAligned<AtomicUsize>,
     /// Written by the caller while the state is closed and no worker is active; read by active workers.
     job: UnsafeCell<Job>,
     /// `[workers]`: whether each worker is parked, or about to park.
-    parked: Vec<Alone<AtomicBool>>,
+    parked: Vec<CacheAligned<AtomicBool>>,
     /// `[workers]`; set once all threads have started.
     threads: OnceLock<Vec<Thread>>,
     /// Workers that have reached their wait loop: starting a thread allocates, waiting does not.
@@ -105,14 +105,14 @@ impl Pool {
             run: call::<fn(Range<usize>)>,
             data: std::ptr::null(),
             items: 0,
-            grab: 1,
+            chunk: 1,
         };
         let shared = Arc::new(Shared {
-            state: Alone(AtomicU64::new(CLOSED)),
-            next: Alone(AtomicUsize::new(0)),
+            state: CacheAligned(AtomicU64::new(CLOSED)),
+            next: CacheAligned(AtomicUsize::new(0)),
             job: UnsafeCell::new(nothing),
             parked: (0..workers)
-                .map(|_| Alone(AtomicBool::new(false)))
+                .map(|_| CacheAligned(AtomicBool::new(false)))
                 .collect(),
             threads: OnceLock::new(),
             begun: AtomicUsize::new(0),
@@ -167,7 +167,7 @@ impl Pool {
                 run: call::<F>,
                 data: (&raw const work).cast(),
                 items,
-                grab: items.div_ceil((threads.len() + 1) * GRABS),
+                chunk: items.div_ceil((threads.len() + 1) * CHUNKS_PER_THREAD),
             };
         }
         shared.next.0.store(0, Ordering::Relaxed);
@@ -210,11 +210,11 @@ impl Shared {
         AT_WORK.set(true);
         let done = AtWork;
         loop {
-            let first = self.next.0.fetch_add(job.grab, Ordering::Relaxed);
+            let first = self.next.0.fetch_add(job.chunk, Ordering::Relaxed);
             if first >= job.items {
                 break;
             }
-            let items = first..(first + job.grab).min(job.items);
+            let items = first..(first + job.chunk).min(job.items);
             // SAFETY: the closure lives until the caller has seen all workers leave.
             unsafe { (job.run)(job.data, items) };
         }

@@ -11,14 +11,16 @@ use products::{Fused, Products};
 #[cfg(target_arch = "x86_64")]
 use crate::amx::{Configured, Tiles};
 use crate::elementwise::soft_cap_lanes;
-use crate::panel::{PANEL, Running, TILE, UNSEEN, hide_before, softmax_tile, split, with_scratch};
+use crate::panel::{
+    LOWEST_LOGIT, OnlineSoftmax, PANEL, TILE, hide_before, softmax_tile, split, with_scratch,
+};
 use crate::simd::{Lanes, Portable, SimdLevel, WIDEST, by_level, simd_level};
 use crate::threads::{SharedMut, for_each_range};
 use crate::{HeadShape, RowStore, Scale, Stop, Stopped};
 
 /// Position from which a row sees enough keys for AMX to pay off, despite the cost of splitting them into bfloat16
 /// (`docs/performance.md`).
-const MATRIX_UNIT_PAYS_FROM: usize = 1024;
+const AMX_MIN_POSITION: usize = 1024;
 
 /// Attention of the prompt rows `first..first + rows` over all positions up to their own, or over the last `window` of
 /// them.
@@ -63,14 +65,10 @@ impl PrefillAttention<'_> {
     /// Number of leading rows that use fused multiply-adds. The choice depends on the position alone, so a row's result
     /// does not depend on its chunk.
     fn rows_of_few_keys(&self, level: SimdLevel) -> usize {
-        let pays = level == SimdLevel::Amx
-            && self
-                .window
-                .is_none_or(|window| window > MATRIX_UNIT_PAYS_FROM);
+        let pays =
+            level == SimdLevel::Amx && self.window.is_none_or(|window| window > AMX_MIN_POSITION);
         if pays {
-            MATRIX_UNIT_PAYS_FROM
-                .saturating_sub(self.first)
-                .min(self.rows())
+            AMX_MIN_POSITION.saturating_sub(self.first).min(self.rows())
         } else {
             self.rows()
         }
@@ -271,10 +269,10 @@ struct Buffers<'s> {
     logits: &'s mut [f32],
     /// Scratch of [`Products::tile`].
     tile: &'s mut [f32],
-    /// `[lanes]`, as the next two: the [`Running`] softmax.
+    /// `[lanes]`, as the next two: the [`OnlineSoftmax`].
     max: &'s mut [f32],
     sum: &'s mut [f32],
-    keep: &'s mut [f32],
+    rescale: &'s mut [f32],
     /// `[lanes]`: the last visible key, counted from the first key of the tile.
     visible: &'s mut [f32],
 }
@@ -294,10 +292,10 @@ impl<'s> Buffers<'s> {
             lanes,
             lanes,
         ];
-        let [queries, sums, logits, tile, max, sum, keep, visible] = split(scratch, sizes);
+        let [queries, sums, logits, tile, max, sum, rescale, visible] = split(scratch, sizes);
         queries.fill(0.0); // lanes past the used ones must be finite
         sums.fill(0.0);
-        max.fill(UNSEEN);
+        max.fill(LOWEST_LOGIT);
         sum.fill(0.0);
         Self {
             queries,
@@ -306,7 +304,7 @@ impl<'s> Buffers<'s> {
             tile,
             max,
             sum,
-            keep,
+            rescale,
             visible,
         }
     }
@@ -406,10 +404,10 @@ unsafe fn attend_panel<P: Products>(
         }
     }
     let visible = causal.then_some(visible.as_ptr());
-    let running = Running {
+    let running = OnlineSoftmax {
         max: buffers.max[first..].as_mut_ptr(),
         sum: buffers.sum[first..].as_mut_ptr(),
-        keep: buffers.keep[first..].as_mut_ptr(),
+        rescale: buffers.rescale[first..].as_mut_ptr(),
     };
     let dims = P::dims(task.shape.head_dim);
     let queries = buffers.queries[dims * first..].as_ptr();
@@ -427,7 +425,7 @@ unsafe fn attend_panel<P: Products>(
         }
         let logits = buffers.logits.as_mut_ptr();
         softmax_tile::<P::V>(rows, width / P::V::N, logits, visible, running);
-        products.add(rows, width, logits, running.keep, sums);
+        products.add(rows, width, logits, running.rescale, sums);
     }
 }
 

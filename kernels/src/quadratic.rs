@@ -5,10 +5,10 @@
 //! forms     keys [tile][head_dim] x matrix [head_dim][lanes], then multiplied lane by lane with the keys
 //! ```
 
+use crate::kv_split::softmax_row;
 use crate::panel::{PANEL, ProductShape, Strided, TILE, product, split, with_scratch};
 use crate::simd::{Lanes, by_level};
 use crate::simd_level;
-use crate::span::softmax_row;
 use crate::threads::{SharedMut, for_each_range};
 
 /// Rows whose products are summed in f32.

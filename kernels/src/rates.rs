@@ -1,5 +1,4 @@
-//! What this machine reaches: memory bandwidth, the yardstick for everything that streams weights or rows, and the
-//! products of a prefill, from which its time is foreseen.
+//! Measured speed of this machine: memory bandwidth, and the matrix products from which prefill time is estimated.
 
 use std::hint::black_box;
 use std::io;
@@ -61,7 +60,7 @@ const MATRIX: [usize; 2] = [4096, 2048];
 /// Tokens that it is multiplied with.
 const TOKENS: usize = 512;
 /// No run of [`product_rate`] begins after this time.
-const LONGEST: Duration = Duration::from_millis(500);
+const MAX_MEASURE_TIME: Duration = Duration::from_millis(500);
 
 /// Multiply-adds per second of a prefill's products over all threads, with weights in Q4_K: the fastest of a few runs.
 /// Takes half a second, on a slow machine one run.
@@ -92,7 +91,7 @@ pub fn product_rate() -> io::Result<f64> {
         multiply_together([product], &inputs, &Stop::new())
             .map_err(|_| io::Error::other("stopped"))?;
         fastest = fastest.min(began.elapsed().as_secs_f64());
-        if started.elapsed() > LONGEST {
+        if started.elapsed() > MAX_MEASURE_TIME {
             break;
         }
     }

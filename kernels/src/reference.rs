@@ -245,12 +245,12 @@ pub fn class_attention(task: &ClassAttention<'_>, out: &mut [f32], probabilities
     let shape = &task.shape;
     for h in 0..shape.q_heads {
         let kv_head = h / shape.group();
-        let (classes, lengths) = task.table(kv_head);
+        let (classes, norms) = task.table(kv_head);
         let query = query_head(task.query, shape, 0, h);
         let (weights, sum, _) = weights(h, query, classes.len(), task.scale, |entry| {
             let mut key = vec![0.0; shape.head_dim];
             task.keys.read(kv_head, classes[entry] as usize, &mut key);
-            key.iter_mut().for_each(|x| *x *= lengths[entry]);
+            key.iter_mut().for_each(|x| *x *= norms[entry]);
             if let Some(rotation) = &task.rotation {
                 let columns = rotation.rope_dim / 2;
                 let table = entry * columns..(entry + 1) * columns;

@@ -10,18 +10,18 @@
 //!   head 1 | row 0: d d d d | row 1: e e e e |
 //! ```
 //!
-//! A packed store ([`RowStore::stored`]) holds bytes. If its [`CacheType`] is quantised, the first `narrow` places of
-//! each head are of that type and the others are f16 (wide). A place is the physical location of a row. Rows are read
-//! and written one at a time, and each is rounded on its own.
+//! A packed store ([`RowStore::stored`]) holds bytes. If its [`CacheType`] is quantised, the first `narrow` physical
+//! rows of each head are of that type and the others are f16 (wide). Rows are read and written one at a time, and each
+//! is rounded on its own.
 //!
-//! In a store built with `replaced`, the place of a row may differ from its index. To narrow a row, [`RowStore::trade`]
-//! moves it to a narrow place and assigns its wide place to another row, without changing the index of any row.
-//! [`RowStore::placed`] builds a store that tracks places only; the numbers are stored elsewhere, for example in GPU
-//! memory.
+//! A physical row is where a slot's data lies. In a store built with `replaced` it may differ from the slot:
+//! [`RowStore::quantise_and_swap`] quantises a slot's data into a narrow physical row, and gives the wide one to
+//! another slot. [`RowStore::without_data`] builds a store that tracks physical rows only; the data are stored
+//! elsewhere, for example in GPU memory.
 
-mod alike;
 mod changing;
-mod placed;
+mod constructors;
+mod cosine;
 
 use std::ops::Range;
 
@@ -70,16 +70,16 @@ struct Packed {
     bytes: Vec<u8>,
     /// Bytes of all rows, even if stored elsewhere.
     row_bytes: usize,
-    /// `[kv_heads]`: number of places of each head that are stored as `kind`; the places after them as
+    /// `[kv_heads]`: number of physical rows of each head that are stored as `kind`; the physical rows after them as
     /// [`CacheType::wide`].
     narrow: Vec<usize>,
     /// `[kv_heads]`: first byte of each head.
     starts: Vec<usize>,
-    /// `[rows of all heads]`: the place of each row within its head; empty if row `r` is always in place `r`.
-    places: Vec<u32>,
-    /// `[wide places of all heads]`: the row in each wide place; empty if `places` is empty.
-    in_wide: Vec<u32>,
-    /// `[kv_heads + 1]`: offset of each head in `in_wide`.
+    /// `[rows of all heads]`: the physical row of each slot within its head; empty if the two are always equal.
+    physical_rows: Vec<u32>,
+    /// `[wide rows of all heads]`: the slot of each wide (f16) physical row; empty if `physical_rows` is empty.
+    f16_slots: Vec<u32>,
+    /// `[kv_heads + 1]`: offset of each head in `f16_slots`.
     first_wide: Vec<usize>,
     /// `[head_dim]`: scratch for the Hadamard transform of a row that is written.
     transformed: Vec<f32>,
@@ -89,7 +89,7 @@ struct Packed {
 
 impl Packed {
     fn write(&mut self, first: usize, h: usize, r: usize, row: &[f32]) {
-        let (kind, place) = self.locate(first, row.len(), h, r);
+        let (kind, range) = self.locate(first, row.len(), h, r);
         let row = if self.kind.rotates() {
             self.transformed.copy_from_slice(row);
             hadamard(&mut self.transformed);
@@ -97,15 +97,17 @@ impl Packed {
         } else {
             row
         };
-        kind.write(row, &mut self.bytes[place]);
+        kind.write(row, &mut self.bytes[range]);
     }
 
-    /// Swaps the places of two rows of head `h`; `first` is the head's first row, counted over all heads.
+    /// Swaps the physical rows of two rows of head `h`; `first` is the head's first row, counted over all heads.
     fn swap(&mut self, first: usize, h: usize, one: usize, other: usize) {
-        self.places.swap(first + one, first + other);
+        self.physical_rows.swap(first + one, first + other);
         for row in [one, other] {
-            if let Some(wide) = (self.places[first + row] as usize).checked_sub(self.narrow[h]) {
-                self.in_wide[self.first_wide[h] + wide] = row as u32;
+            if let Some(wide) =
+                (self.physical_rows[first + row] as usize).checked_sub(self.narrow[h])
+            {
+                self.f16_slots[self.first_wide[h] + wide] = row as u32;
             }
         }
     }
@@ -119,10 +121,10 @@ impl Packed {
         h: usize,
         r: usize,
     ) -> (CacheType, Range<usize>) {
-        let r = if self.places.is_empty() {
+        let r = if self.physical_rows.is_empty() {
             r
         } else {
-            self.places[first + r] as usize
+            self.physical_rows[first + r] as usize
         };
         let narrow = self.kind.row_bytes(head_dim);
         let (kind, start, len) = if r < self.narrow[h] {
@@ -143,7 +145,7 @@ impl RowStore {
         self.packed.as_ref().map_or(CacheType::F32, |p| p.kind)
     }
 
-    /// Whether row `r` of head `h` is in a narrow (quantised) place.
+    /// Whether row `r` of head `h` is narrow (quantised).
     pub fn is_narrow(&self, h: usize, r: usize) -> bool {
         self.packed.as_ref().is_some_and(|packed| {
             packed.kind.is_quantised()
@@ -156,19 +158,19 @@ impl RowStore {
     #[inline(always)]
     pub fn packed_row(&self, h: usize, r: usize) -> Option<(CacheType, &[u8])> {
         let packed = self.packed.as_ref()?;
-        let (kind, place) = packed.locate(self.first_rows[h], self.head_dim, h, r);
-        Some((kind, &packed.bytes[place]))
+        let (kind, range) = packed.locate(self.first_rows[h], self.head_dim, h, r);
+        Some((kind, &packed.bytes[range]))
     }
 
-    /// The place of row `r` of head `h`: `r` itself, unless rows can change places.
-    pub fn place(&self, h: usize, r: usize) -> usize {
-        let places = self.packed.as_ref().map_or(&[][..], |p| &p.places);
-        let place = places.get(self.first_rows[h] + r);
-        place.map_or(r, |&place| place as usize)
+    /// The physical row of slot `r` of head `h`: `r` itself, unless slots can swap theirs.
+    pub fn physical_row(&self, h: usize, r: usize) -> usize {
+        let physical_rows = self.packed.as_ref().map_or(&[][..], |p| &p.physical_rows);
+        let row = physical_rows.get(self.first_rows[h] + r);
+        row.map_or(r, |&row| row as usize)
     }
 
-    /// Number of narrow (quantised) places of head `h`; they come first.
-    pub fn narrow_places(&self, h: usize) -> usize {
+    /// Number of narrow (quantised) rows of head `h`; they are its first physical rows.
+    pub fn narrow_rows(&self, h: usize) -> usize {
         self.packed.as_ref().map_or(0, |packed| packed.narrow[h])
     }
 
@@ -190,13 +192,13 @@ impl RowStore {
             return run;
         };
         for (start, row) in run.starts.iter_mut().zip(rows) {
-            let (kind, place) = packed.locate(self.first_rows[h], self.head_dim, h, row);
+            let (kind, range) = packed.locate(self.first_rows[h], self.head_dim, h, row);
             if run.rows > 0 && kind != run.kind {
                 break;
             }
             run.kind = kind;
             run.rows += 1;
-            *start = packed.bytes[place].as_ptr();
+            *start = packed.bytes[range].as_ptr();
         }
         run
     }
@@ -228,10 +230,10 @@ impl RowStore {
         let Some(packed) = &self.packed else {
             return rows * CacheType::F32.row_bytes(self.head_dim);
         };
-        let wide = if packed.places.is_empty() {
+        let wide = if packed.physical_rows.is_empty() {
             rows.saturating_sub(packed.narrow[h])
         } else {
-            self.wide_rows(h).filter(|&row| row < rows).count()
+            self.f16_slots(h).filter(|&row| row < rows).count()
         };
         let of = |kind: CacheType| kind.row_bytes(self.head_dim);
         (rows - wide) * of(packed.kind) + wide * of(packed.kind.wide())
@@ -330,11 +332,11 @@ impl RowStore {
         );
     }
 
-    /// Bytes held by this store: all rows, used or not, and the tables of their places.
+    /// Bytes held by this store: all rows, used or not, and the maps between slots and physical rows.
     pub fn bytes(&self) -> usize {
         let packed = self.packed.as_ref().map_or(0, |packed| {
-            let places = packed.places.len() + packed.in_wide.len();
-            packed.bytes.len() + places * size_of::<u32>()
+            let maps = packed.physical_rows.len() + packed.f16_slots.len();
+            packed.bytes.len() + maps * size_of::<u32>()
         });
         size_of_val(self.data.as_slice()) + packed
     }

@@ -3,12 +3,12 @@
 //!
 //! Pooling over neighbours, the mean over the query group and top-k are in `kept-policies`. An observation window of
 //! one row gives the score of TOVA. `measure.rs` has scores that start from a known log-sum-exp and per-row measures;
-//! `pass.rs` has the pass of rows over keys that both modules use.
+//! `reduction.rs` has the pass of rows over keys that both modules use.
 
 use std::ops::Range;
 
-use crate::panel::{TILE, UNSEEN, with_scratch};
-use crate::pass::{Pass, ROWS, Rows, visit_span};
+use crate::panel::{LOWEST_LOGIT, TILE, with_scratch};
+use crate::reduction::{ROWS, Reduction, Rows, visit_span};
 use crate::simd::simd_level;
 use crate::threads::{SharedMut, for_each_range};
 use crate::{Normalise, Stop, Stopped, WindowScores};
@@ -79,24 +79,24 @@ fn write_scores(
         return Ok(()); // no key before the window to normalise over
     }
     let log_sum_exp = log_sum_exp_of(task, stop)?;
-    let pass = Pass::Add {
+    let reduction = Reduction::AddProbabilities {
         among,
         log_sum_exp: &log_sum_exp,
         row_weight: 1.0 / task.rows() as f32,
         stride: task.tokens,
         out: SharedMut::new(out),
     };
-    visit_columns(task, &pass, stop)
+    visit_columns(task, &reduction, stop)
 }
 
 /// Passes all rows over all keys, span by span: for passes whose outputs are per key.
 pub(crate) fn visit_columns(
     task: &WindowScores<'_>,
-    pass: &Pass<'_>,
+    reduction: &Reduction<'_>,
     stop: &Stop,
 ) -> Result<(), Stopped> {
-    let keys = match pass {
-        Pass::Add {
+    let keys = match reduction {
+        Reduction::AddProbabilities {
             among: Some(among), ..
         } => among.len(),
         _ => task.keys_of_rows(task.rows()),
@@ -104,13 +104,13 @@ pub(crate) fn visit_columns(
     // The result at a key does not depend on the span boundaries; short spans keep all threads busy on a short prompt.
     let span = keys.div_ceil(ITEMS.div_ceil(task.shape.kv_heads));
     let span = span.next_multiple_of(TILE).clamp(2 * TILE, SPAN);
-    visit_spans(task, pass, 0..keys, span, stop)
+    visit_spans(task, reduction, 0..keys, span, stop)
 }
 
 /// Passes all rows over the keys `columns`, `span` keys at a time.
 fn visit_spans(
     task: &WindowScores<'_>,
-    pass: &Pass<'_>,
+    reduction: &Reduction<'_>,
     columns: Range<usize>,
     span: usize,
     stop: &Stop,
@@ -124,9 +124,11 @@ fn visit_spans(
             for first in (0..task.rows()).step_by(ROWS) {
                 let rows = Rows::new(task, kv_head, first);
                 with_scratch(rows.scratch(shape), |scratch| {
-                    // SAFETY: `level` was detected; spans of a head are disjoint keys of the pass's outputs, whose
-                    // sizes were checked where the pass was created.
-                    unsafe { visit_span(level, task, &rows, span.clone(), pass, stop, scratch) }
+                    // SAFETY: `level` was detected; spans of a head are disjoint keys of the reduction's outputs, whose
+                    // sizes were checked where it was created.
+                    unsafe {
+                        visit_span(level, task, &rows, span.clone(), reduction, stop, scratch)
+                    }
                 });
             }
         }
@@ -158,12 +160,12 @@ pub fn window_maxima(
         return Ok(()); // no row sees any of these keys
     }
     let log_sum_exp = log_sum_exp_of(task, stop)?;
-    let pass = Pass::Raise {
+    let reduction = Reduction::MaxProbability {
         log_sum_exp: &log_sum_exp,
         columns: columns.clone(),
         out: SharedMut::new(out),
     };
-    visit_spans(task, &pass, columns.start..end, SPAN, stop)
+    visit_spans(task, &reduction, columns.start..end, SPAN, stop)
 }
 
 /// The log-sum-exp of the window rows, `[q_heads, w]`: copied where given, computed otherwise.
@@ -206,8 +208,8 @@ pub(crate) fn write_log_sum_exp(
     let spans = keys.div_ceil(span);
     // Largest logit and sum of each row over each span, `[spans, q_heads, w]` each.
     let size = spans * shape.q_heads * window;
-    let (mut max, mut sum) = (vec![UNSEEN; size], vec![0.0; size]);
-    let pass = Pass::Measure {
+    let (mut max, mut sum) = (vec![LOWEST_LOGIT; size], vec![0.0; size]);
+    let reduction = Reduction::LogSumExp {
         span,
         max: SharedMut::new(&mut max),
         sum: SharedMut::new(&mut sum),
@@ -221,7 +223,17 @@ pub(crate) fn write_log_sum_exp(
             let columns = start..keys.min(start + span);
             with_scratch(rows.scratch(shape), |scratch| {
                 // SAFETY: `level` was detected; each item writes the partials of its own rows, heads and span.
-                unsafe { visit_span(level, task, &rows, columns.clone(), &pass, stop, scratch) }
+                unsafe {
+                    visit_span(
+                        level,
+                        task,
+                        &rows,
+                        columns.clone(),
+                        &reduction,
+                        stop,
+                        scratch,
+                    )
+                }
             });
         }
     });
@@ -229,7 +241,7 @@ pub(crate) fn write_log_sum_exp(
     let rows = shape.q_heads * window;
     let total = |row: usize| {
         let parts = || (row..size).step_by(rows);
-        let largest = parts().fold(UNSEEN, |largest, part| largest.max(max[part]));
+        let largest = parts().fold(LOWEST_LOGIT, |largest, part| largest.max(max[part]));
         let sum: f32 = parts()
             .map(|part| (max[part] - largest).exp() * sum[part])
             .sum();

@@ -15,7 +15,7 @@ use std::any::Any;
 use kept_models::Model;
 
 pub use crate::after_layer::{AfterLayer, LayerAttention, Probabilities};
-pub use crate::compact::{Changed, F16_ROWS, Gather, RingGather, Widened, group_merges};
+pub use crate::compact::{Changed, F16_ROWS, F16Placement, Gather, RingGather, group_merges};
 pub use crate::device::beside_weights;
 pub use crate::observe::{Measured, counted_rows, ramp_weights, same_moments};
 pub use crate::plan::{CHUNK, LayerKeeps, PrefillPlan, WIDE_CHUNKS};

@@ -116,7 +116,7 @@ impl GatherTask<'_> {
             capacities: &plan.head_capacities(self.in_policy, &selection.retention),
             positions: plan.row_plan.positions,
             stored: plan.stored(),
-            places: self.positions,
+            row_positions: self.positions,
             // Methods that re-assign positions store keys before RoPE.
             unrotate: rope.filter(|_| unrotates),
             value_merges: &selection.value_merges,

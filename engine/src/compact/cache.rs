@@ -22,7 +22,7 @@ pub struct CompactCache {
     pub(crate) widest: usize,
     /// Type of the kept rows.
     pub(crate) kind: CacheType,
-    /// The rows, if they are on a GPU only; the layers then hold places without data. The decoder takes the
+    /// The rows, if they are on a GPU only; the layers then hold physical rows without data. The decoder takes the
     /// rows over.
     pub on_gpu: Option<DeviceRows>,
 }

@@ -8,7 +8,7 @@
 //! ```text
 //! rows       0  1  2  3  4         keys and values of classes; row 2 is a hole
 //! entries    0  1  0  3  4         class (row) of each entry
-//! lengths    5. 1. 4. 1. 1.        factor on the class's key: 1 if the key is the token's own
+//! norms      5. 1. 4. 1. 1.        factor on the class's key: 1 if the key is the token's own
 //! ```
 
 use kept_policies::{ClassChange, ClassTable, Pos, Snapshot};
@@ -26,10 +26,10 @@ pub(crate) struct Classes {
     /// `[kv_heads, capacity]`: row of each entry's class.
     pub(super) classes: Vec<u32>,
     /// `[kv_heads, capacity]`: factor on the class's key.
-    pub(super) lengths: Vec<f32>,
+    pub(super) norms: Vec<f32>,
     /// `[kv_heads, capacity]`: position of each entry.
     pub(super) positions: Vec<Pos>,
-    /// `[slots]`: whether the key of a row is a mean of directions (unit length) instead of a token's own
+    /// `[slots]`: whether the key of a row is a mean of directions (unit norm) instead of a token's own
     /// key.
     pub(super) direction: Vec<bool>,
     /// Whether tokens were merged or dropped.
@@ -52,7 +52,7 @@ impl Classes {
             through.count(entries, self.capacity);
         }
         through.words(&mut self.classes);
-        through.floats(&mut self.lengths);
+        through.floats(&mut self.norms);
         snapshot_positions(&mut self.positions, through);
         for flag in self.direction.iter_mut().chain([&mut self.shared]) {
             let mut set = [u8::from(*flag)];
@@ -61,10 +61,10 @@ impl Classes {
         }
     }
 
-    pub(super) fn push(&mut self, head: usize, class: u32, length: f32, position: Pos) {
+    pub(super) fn push(&mut self, head: usize, class: u32, norm: f32, position: Pos) {
         let at = head * self.capacity + self.entries[head];
         self.classes[at] = class;
-        self.lengths[at] = length;
+        self.norms[at] = norm;
         self.positions[at] = position;
         self.entries[head] += 1;
     }
@@ -77,7 +77,7 @@ impl Classes {
             if stays(entry, self.classes[first + entry]) {
                 let (from, to) = (first + entry, first + left);
                 self.classes[to] = self.classes[from];
-                self.lengths[to] = self.lengths[from];
+                self.norms[to] = self.norms[from];
                 self.positions[to] = self.positions[from];
                 left += 1;
             }
@@ -90,7 +90,7 @@ impl Classes {
         let first = head * self.capacity;
         let (at, end) = (first + entry, first + self.entries[head]);
         self.classes.copy_within(at + 1..end, at);
-        self.lengths.copy_within(at + 1..end, at);
+        self.norms.copy_within(at + 1..end, at);
         self.positions.copy_within(at + 1..end, at);
         self.entries[head] -= 1;
     }

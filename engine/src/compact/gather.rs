@@ -64,7 +64,7 @@ pub struct Gather<'a> {
     pub(crate) positions: Positions,
     pub(crate) stored: Stored,
     /// `[tokens]`: position of each row; `None` if row i has position i.
-    pub(crate) places: Option<&'a [u32]>,
+    pub(crate) row_positions: Option<&'a [u32]>,
     /// RoPE to undo on the keys, each at its row index.
     pub(crate) unrotate: Option<&'a RopeTable>,
     /// Values of evicted tokens to add to kept ones.
@@ -135,7 +135,7 @@ impl<'a> RingGather<'a> {
                 kind: self.cache.wide(),
                 ..Stored::F32
             },
-            places: None,
+            row_positions: None,
             unrotate: None,
             value_merges: &[],
             left: None,
@@ -178,7 +178,7 @@ impl Gather<'_> {
             "rows that are more than copies"
         );
         slots.clear();
-        self.build(RowStore::placed, |_, _, kept, order| {
+        self.build(RowStore::without_data, |_, _, kept, order| {
             slots.push(order.iter().map(|&rank| kept[rank]).collect());
         })
     }
@@ -219,7 +219,7 @@ impl Gather<'_> {
                 kept.windows(2).all(|pair| pair[0] < pair[1]),
                 "positions ascend"
             );
-            // Quantised rows come first, because narrow places do.
+            // Quantised rows come first, because narrow physical rows do.
             let mut order: Vec<usize> = (0..kept.len()).collect();
             if kind.is_quantised() {
                 let first = |row: &&u32| is_first(Pos(self.position_of(**row)));
@@ -227,10 +227,11 @@ impl Gather<'_> {
                 order.rotate_left(firsts);
                 order[narrow[head]..].sort_unstable();
             }
-            // A method that replaces rows relies on slots in text order, so only the places are reordered.
+            // A method that replaces rows relies on slots in text order, so only the physical rows are
+            // reordered.
             if replaced && kind.is_quantised() {
-                layer.keys.arrange(head, &order);
-                layer.values.arrange(head, &order);
+                layer.keys.assign_physical_rows(head, &order);
+                layer.values.assign_physical_rows(head, &order);
                 order = (0..kept.len()).collect();
             }
             fill(&mut layer, head, &kept, &order);
@@ -248,7 +249,8 @@ impl Gather<'_> {
 
     /// Position of a row.
     fn position_of(&self, row: u32) -> u32 {
-        self.places.map_or(row, |places| places[row as usize])
+        self.row_positions
+            .map_or(row, |positions| positions[row as usize])
     }
 
     /// Writes the `kept` rows of one head to `target`: slot i gets the row of rank `order[i]`.

@@ -5,7 +5,7 @@
 use kept_kernels::threads::for_each_pair;
 use kept_kernels::{
     ClassAttention, ClassScratch, HeadShape, RankRotation, RowStore, Scale, class_attention,
-    row_length,
+    row_norm,
 };
 use kept_policies::{
     ClassChange, ClassHead, ClassRows, ClassStep, ClassTable, Evict, Pos, Retention, Row,
@@ -39,16 +39,16 @@ impl CompactLayer {
     /// Adds class tables to a layer that was gathered from `keys` and `retention`. `table.entries` is the
     /// capacity per head.
     pub fn with_table(self, keys: &RowStore, retention: &Retention, table: ClassTable) -> Self {
-        let length =
-            |head: usize, _: usize, position: Pos| row_length(keys.row(head, position.0 as usize));
-        self.with_lengths(length, retention, table)
+        let norm =
+            |head: usize, _: usize, position: Pos| row_norm(keys.row(head, position.0 as usize));
+        self.with_norms(norm, retention, table)
     }
 
-    /// [`CompactLayer::with_table`], where `length` returns the length of an entry's key by head, entry index
+    /// [`CompactLayer::with_table`], where `norm` returns the norm of an entry's key by head, entry index
     /// and position.
-    pub fn with_lengths(
+    pub fn with_norms(
         mut self,
-        length: impl Fn(usize, usize, Pos) -> f32,
+        norm: impl Fn(usize, usize, Pos) -> f32,
         retention: &Retention,
         table: ClassTable,
     ) -> Self {
@@ -59,7 +59,7 @@ impl CompactLayer {
             numbers: table.numbers,
             entries: vec![0; kv_heads],
             classes: vec![0; slots],
-            lengths: vec![0.0; slots],
+            norms: vec![0.0; slots],
             positions: vec![Pos(0); slots],
             direction: vec![false; self.positions.len()],
             shared: matches!(retention, Retention::Merge(_)),
@@ -78,11 +78,11 @@ impl CompactLayer {
                 classes.direction[self.keys.first_row(head) + row] = true;
             }
             for (number, entry) in kept.entries.iter().enumerate() {
-                let length = match members[entry.class as usize].len() {
+                let norm = match members[entry.class as usize].len() {
                     1 => 1.0,
-                    _ => length(head, number, entry.pos),
+                    _ => norm(head, number, entry.pos),
                 };
-                classes.push(head, entry.class, length, entry.pos);
+                classes.push(head, entry.class, norm, entry.pos);
             }
         }
         self.classes = Some(classes);
@@ -109,28 +109,28 @@ impl CompactLayer {
     }
 
     /// Key and value of each entry's class in one KV head, each `[head_dim]`; the key is scaled to the
-    /// entry's length.
+    /// entry's norm.
     pub fn expanded(&self, head: usize) -> Vec<(Vec<f32>, Vec<f32>)> {
-        let row = |row: usize, length: f32| {
+        let row = |row: usize, norm: f32| {
             let dim = self.keys.head_dim();
             let (mut key, mut value) = (vec![0.0; dim], vec![0.0; dim]);
             self.keys.read(head, row, &mut key);
             self.values.read(head, row, &mut value);
-            key.iter_mut().for_each(|x| *x *= length);
+            key.iter_mut().for_each(|x| *x *= norm);
             (key, value)
         };
         match &self.classes {
             None => (0..self.rows[head]).map(|r| row(r, 1.0)).collect(),
             Some(table) => {
-                let lengths = &table.lengths[head * table.capacity..];
-                let entries = table.classes_of(head).iter().zip(lengths);
+                let norms = &table.norms[head * table.capacity..];
+                let entries = table.classes_of(head).iter().zip(norms);
                 entries.map(|(&class, &l)| row(class as usize, l)).collect()
             }
         }
     }
 
     /// Copies key and value of each entry's class in one KV head to the first rows of the only head of `keys`
-    /// and `values`; the key is scaled to the entry's length. Returns the number of entries.
+    /// and `values`; the key is scaled to the entry's norm. Returns the number of entries.
     pub(crate) fn copy_entries(
         &self,
         head: usize,
@@ -138,23 +138,23 @@ impl CompactLayer {
         values: &mut RowStore,
     ) -> usize {
         let table = self.classes.as_ref().expect("a layer with a table");
-        let lengths = &table.lengths[head * table.capacity..];
+        let norms = &table.norms[head * table.capacity..];
         let classes = table.classes_of(head);
-        for (entry, (&class, &length)) in classes.iter().zip(lengths).enumerate() {
+        for (entry, (&class, &norm)) in classes.iter().zip(norms).enumerate() {
             let key = keys.row_mut(0, entry);
             self.keys.read(head, class as usize, key);
-            key.iter_mut().for_each(|x| *x *= length);
+            key.iter_mut().for_each(|x| *x *= norm);
             self.values
                 .read(head, class as usize, values.row_mut(0, entry));
         }
         classes.len()
     }
 
-    /// Classes and lengths of the entries of one KV head, if the layer has a table.
+    /// Classes and norms of the entries of one KV head, if the layer has a table.
     pub fn table_of(&self, head: usize) -> Option<(&[u32], &[f32])> {
         let table = self.classes.as_ref()?;
         let own = head * table.capacity..head * table.capacity + table.entries[head];
-        Some((&table.classes[own.clone()], &table.lengths[own]))
+        Some((&table.classes[own.clone()], &table.norms[own]))
     }
 
     /// Positions of the rows or entries that the attention of one KV head runs over, in the order of its
@@ -208,7 +208,7 @@ impl CompactLayer {
             values: &self.values,
             rows: &self.rows,
             classes: &table.classes,
-            lengths: &table.lengths,
+            norms: &table.norms,
             entries: &table.entries,
             capacity: table.capacity,
             rotation,
@@ -327,7 +327,7 @@ impl CompactLayer {
         }
     }
 
-    /// Normalises a row that holds a token's own key to length 1 and stores the length in its entry.
+    /// Normalises a row that holds a token's own key to norm 1 and stores the norm in its entry.
     fn make_direction(&mut self, head: usize, row: Row) {
         let at = self.keys.first_row(head) + row.0 as usize;
         let Some(table) = &mut self.classes else {
@@ -336,12 +336,12 @@ impl CompactLayer {
         if std::mem::replace(&mut table.direction[at], true) {
             return;
         }
-        let length = self.keys.normalise_row(head, row.0 as usize);
+        let norm = self.keys.normalise_row(head, row.0 as usize);
         let entries = head * table.capacity..head * table.capacity + table.entries[head];
-        let lengths = table.lengths[entries.clone()].iter_mut();
-        for (of_entry, class) in lengths.zip(&table.classes[entries]) {
+        let norms = table.norms[entries.clone()].iter_mut();
+        for (of_entry, class) in norms.zip(&table.classes[entries]) {
             if *class == row.0 {
-                *of_entry = length;
+                *of_entry = norm;
             }
         }
     }

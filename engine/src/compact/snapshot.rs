@@ -8,8 +8,8 @@ pub(crate) fn snapshot_rows(store: &mut RowStore, through: &mut dyn Snapshot) {
     let state = store.state();
     through.floats(state.floats);
     through.bytes(state.bytes);
-    for places in state.places {
-        through.words(places);
+    for map in state.row_maps {
+        through.words(map);
     }
 }
 

@@ -95,7 +95,7 @@ fn evicted_values_are_added_to_kept_rows() {
             capacities: &[6],
             positions: Positions::Original,
             stored,
-            places: None,
+            row_positions: None,
             unrotate: None,
             value_merges: &[spread],
             left: None,
@@ -201,7 +201,7 @@ fn replaced_q4_layer(tokens: usize, kept: &[Pos]) -> CompactLayer {
             kind: CacheType::Q4_0,
             replaced: true,
         },
-        places: None,
+        row_positions: None,
         unrotate: None,
         value_merges: &[],
         left: None,
@@ -263,7 +263,7 @@ fn replaced_rows_are_quantised_once_when_old() {
         kept,
         "slots are in the order of positions"
     );
-    let wide = layer.keys.wide_rows(0).count();
+    let wide = layer.keys.f16_slots(0).count();
     let bytes = layer.keys.bytes();
     let mut before: Vec<(Pos, Vec<f32>)> = Vec::new();
     for step in 0..120usize {
@@ -281,7 +281,7 @@ fn replaced_rows_are_quantised_once_when_old() {
         }
         let row = exact_row(position);
         layer.append(&row, &row, Pos(position as u32));
-        assert_eq!(layer.keys.wide_rows(0).count(), wide);
+        assert_eq!(layer.keys.f16_slots(0).count(), wide);
         assert_eq!(layer.keys.bytes(), bytes);
     }
     let narrow = (0..layer.rows[0])
@@ -319,7 +319,7 @@ fn slot_table_matches_a_layer_with_rows() {
                 capacities: &[TOKENS + 3, TOKENS + 3],
                 positions: Positions::Original,
                 stored,
-                places: None,
+                row_positions: None,
                 unrotate: None,
                 value_merges: &[],
                 left: None,
@@ -346,8 +346,8 @@ fn slot_table_matches_a_layer_with_rows() {
                 for (slot, &from) in slots.iter().enumerate() {
                     assert_eq!(whole.positions_of(head)[slot], Pos(from), "{kind}");
                     assert_eq!(
-                        slot_table.keys.place(head, slot),
-                        whole.keys.place(head, slot),
+                        slot_table.keys.physical_row(head, slot),
+                        whole.keys.physical_row(head, slot),
                         "{kind}"
                     );
                     whole.keys.read(head, slot, &mut row);

@@ -35,9 +35,9 @@ pub(crate) fn kept_bytes(kept: usize, capacity: usize, head_dim: usize, cache: C
     2 * (narrow * cache.row_bytes(head_dim) + (capacity - narrow) * wide)
 }
 
-/// Bytes of the slot-to-place maps of one KV head with `capacity` rows, for keys and values, if rows are
+/// Bytes of the maps from slots to physical rows of one KV head with `capacity` rows, for keys and values, if rows are
 /// replaced. Arguments as in [`kept_bytes`].
-pub(crate) fn places_bytes(kept: usize, capacity: usize, cache: CacheType) -> usize {
+pub(crate) fn slot_map_bytes(kept: usize, capacity: usize, cache: CacheType) -> usize {
     if cache.is_quantised() {
         let wide = capacity - kept.saturating_sub(F16_ROWS);
         2 * (capacity + wide) * size_of::<u32>()

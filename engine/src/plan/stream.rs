@@ -5,7 +5,7 @@ use kept_kernels::{CacheType, HeadShape, RecurrentState, RowStore};
 use kept_models::{LayerPass, Model, RopeTable};
 use kept_policies::{ClassTable, Method, PolicyError, PromptShape, Retention, RowPlan, RowRequest};
 
-use super::kept::{kept_bytes, places_bytes};
+use super::kept::{kept_bytes, slot_map_bytes};
 use super::prefill::{CHUNK, LayerKeeps, refuse_repeated_rounding, refuse_unlike_layers};
 use crate::compact::Classes;
 use crate::compact::CompactLayer;
@@ -286,7 +286,7 @@ impl StreamPlan {
         let (kv_heads, dim) = (self.heads.kv_heads, self.heads.head_dim);
         let (slots, cache) = (self.slots(), self.cache);
         let of_head =
-            kept_bytes(slots - 1, slots, dim, cache) + places_bytes(slots - 1, slots, cache);
+            kept_bytes(slots - 1, slots, dim, cache) + slot_map_bytes(slots - 1, slots, cache);
         let (mut kept_rows, mut tables) = (0, self.row_plan.bytes);
         for keeps in &self.keeps {
             match *keeps {

@@ -19,7 +19,7 @@ struct Gathered {
     /// Keys and values: `[at_once, head_dim]` each.
     rows: [KeptRows; 2],
     /// `[at_once]`: L2 norms of the rows.
-    lengths: [Buffer<f32>; 2],
+    norms: [Buffer<f32>; 2],
     /// `[at_once]`: positions of the rows.
     which: Indices,
 }
@@ -27,7 +27,7 @@ struct Gathered {
 /// `device/alike.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct LengthsParameters {
+pub(crate) struct NormsParameters {
     pub(crate) rows: Address,
     pub(crate) lengths: Address,
     pub(crate) count: u32,
@@ -86,14 +86,14 @@ impl Gathered {
         let rows = || KeptRows::new(device, RowKind::F16, at_once, dim);
         Ok(Self {
             rows: [rows()?, rows()?],
-            lengths: [device.alloc_uninit(at_once)?, device.alloc_uninit(at_once)?],
+            norms: [device.alloc_uninit(at_once)?, device.alloc_uninit(at_once)?],
             which: Indices::zeros(device, at_once)?,
         })
     }
 
     fn sides(&self) -> Sides {
         let [keys, values] = &self.rows;
-        let [of_keys, of_values] = &self.lengths;
+        let [of_keys, of_values] = &self.norms;
         Sides {
             keys: keys.numbers().address(),
             values: values.numbers().address(),
@@ -121,13 +121,13 @@ impl Gathered {
         for (side, (source, unrotated)) in sides.into_iter().enumerate() {
             let rows = &mut self.rows[side];
             device.keep(source, &kept, unrotated, rows)?;
-            let parameters = LengthsParameters {
+            let parameters = NormsParameters {
                 rows: rows.numbers().address(),
-                lengths: self.lengths[side].address(),
+                lengths: self.norms[side].address(),
                 count: which.len() as u32,
                 dim: rows.head_dim() as u32,
             };
-            // SAFETY: both buffers fit this many rows; the lengths are borrowed mutably.
+            // SAFETY: both buffers fit this many rows; the norms are borrowed mutably.
             unsafe {
                 device.launch(
                     "row_lengths",

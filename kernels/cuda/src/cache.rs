@@ -41,14 +41,14 @@ struct Tables {
     /// `[kv_heads, capacity]`
     classes: Buffer<u32>,
     /// `[kv_heads, capacity]`
-    lengths: Buffer<f32>,
+    norms: Buffer<f32>,
     capacity: usize,
 }
 
 /// What the host knows of [`Tables`].
 struct HostTables {
     classes: Vec<u32>,
-    lengths: Vec<f32>,
+    norms: Vec<f32>,
     /// Entries that the device does not have yet, and perhaps others between them.
     changed: Range<usize>,
     /// `[kv_heads]`: one more than the largest class in each head's table.
@@ -91,7 +91,7 @@ struct Layer {
 pub struct NewToken<'a> {
     /// `[kv_heads]`: filled slots, the new token's included; they are the first slots of the head.
     pub rows: &'a [usize],
-    /// `[kv_heads]`: place of the new token's slot in each head ([`RowStore::place`]).
+    /// `[kv_heads]`: place of the new token's slot in each head ([`RowStore::physical_row`]).
     pub targets: &'a [usize],
     /// Rows that lose their wide place: (head, wide place, narrow place).
     pub aged: &'a [(usize, usize, usize)],
@@ -161,7 +161,7 @@ impl GpuCache {
         let capacity = layer.heads[head];
         let buffers = &mut layer.buffers;
         for (rows, store) in [(&mut buffers.keys, keys), (&mut buffers.values, values)] {
-            let row = |slot: usize| (capacity.row(store.place(head, slot)), slot);
+            let row = |slot: usize| (capacity.row(store.physical_row(head, slot)), slot);
             let mut which: Vec<(usize, usize)> = slots.clone().map(row).collect();
             which.sort_unstable();
             rows.write(store, head, &which)?;
@@ -179,7 +179,7 @@ impl GpuCache {
             return Ok(());
         };
         let of_head = |(head, capacity): (usize, &HeadCapacity)| {
-            let slots = (0..capacity.capacity).map(move |slot| store.place(head, slot));
+            let slots = (0..capacity.capacity).map(move |slot| store.physical_row(head, slot));
             slots
                 .map(|place| capacity.row(place) as u32)
                 .collect::<Vec<_>>()

@@ -25,7 +25,7 @@ pub struct ClassAttention<'a> {
     /// `[kv_heads, capacity]`: the class of each entry.
     pub classes: &'a Buffer<u32>,
     /// `[kv_heads, capacity]`: each entry's factor on its class's key.
-    pub lengths: &'a Buffer<f32>,
+    pub norms: &'a Buffer<f32>,
     /// `[kv_heads]`: entries of each head.
     pub entries: &'a Buffer<u32>,
     /// Row stride of the tables.
@@ -167,8 +167,8 @@ impl ClassAttention<'_> {
         );
         assert!(
             self.classes.len() >= shape.kv_heads * capacity
-                && self.lengths.len() >= shape.kv_heads * capacity,
-            "classes and lengths are [kv_heads, capacity {capacity}]"
+                && self.norms.len() >= shape.kv_heads * capacity,
+            "classes and norms are [kv_heads, capacity {capacity}]"
         );
         if let Some(angles) = &self.angles {
             angles.check(0, dim);
@@ -185,7 +185,7 @@ impl ClassAttention<'_> {
             first_rows: self.first_rows.address(),
             rows: self.rows.address(),
             classes: self.classes.address(),
-            lengths: self.lengths.address(),
+            lengths: self.norms.address(),
             entries: self.entries.address(),
             angles,
             logits: output.probabilities(),

@@ -5,14 +5,14 @@ use std::ops::Range;
 
 use half::f16;
 
-use crate::alike::LengthsParameters;
+use crate::alike::NormsParameters;
 use crate::driver::{Address, Geometry};
 use crate::{Buffer, Device, DeviceError, HeadRows, supported};
 
 /// Keys summed by one block.
 const KEYS_EACH: usize = 256;
-/// A mean shorter than this has no direction.
-const NO_LENGTH: f64 = 1e-12;
+/// A mean of a smaller norm has no direction.
+const MIN_NORM: f64 = 1e-12;
 /// Edge of the square tiles in which sums of products are computed.
 const SIDE: usize = 32;
 /// Query rows that a block loads at a time.
@@ -54,7 +54,7 @@ struct GramParameters {
     dim: u32,
 }
 
-/// Scratch of [`Device::cosine_to_mean`], [`Device::bilinear_forms`] and [`Device::lengths`].
+/// Scratch of [`Device::cosine_to_mean`], [`Device::bilinear_forms`] and [`Device::norms`].
 pub struct Asking {
     /// `[shares, head_dim]`: partial sums of key directions.
     shares: Buffer<f32>,
@@ -223,13 +223,8 @@ impl Device {
             let pairs = mean.iter_mut().zip(share);
             pairs.for_each(|(sum, x)| *sum += f64::from(*x) / document as f64);
         }
-        let length = mean
-            .iter()
-            .map(|x| x * x)
-            .sum::<f64>()
-            .sqrt()
-            .max(NO_LENGTH);
-        let mean: Vec<f32> = mean.iter().map(|x| (x / length) as f32).collect();
+        let norm = mean.iter().map(|x| x * x).sum::<f64>().sqrt().max(MIN_NORM);
+        let mean: Vec<f32> = mean.iter().map(|x| (x / norm) as f32).collect();
         scratch.linear.write(0, &mean)?;
         let rows = keys.part(0..scores.len());
         let parameters = DirectionsParameters {
@@ -301,34 +296,34 @@ impl Device {
         scratch.out.read(0, out)
     }
 
-    /// L2 norms of `rows` at `which`, `lengths [which]`; never 0.
+    /// L2 norms of `rows` at `which`, `norms [which]`; never 0.
     ///
     /// # Panics
     /// When a row does not exist.
-    pub fn lengths(
+    pub fn norms(
         &self,
         rows: HeadRows<'_>,
         which: Range<usize>,
-        lengths: &mut [f32],
+        norms: &mut [f32],
         scratch: &mut Asking,
     ) -> Result<(), DeviceError> {
         let dim = scratch.check(rows, which.len())?;
-        assert_eq!(lengths.len(), which.len(), "a length for each row");
+        assert_eq!(norms.len(), which.len(), "a norm for each row");
         let rows = rows.part(which);
-        let parameters = LengthsParameters {
+        let parameters = NormsParameters {
             rows: rows.address(),
             lengths: scratch.out.address(),
-            count: lengths.len() as u32,
+            count: norms.len() as u32,
             dim: dim as u32,
         };
-        // SAFETY: the scratch holds this many lengths.
+        // SAFETY: the scratch holds this many norms.
         unsafe {
             self.launch(
                 "row_lengths",
-                Geometry::warp_per_row(lengths.len(), 0),
+                Geometry::warp_per_row(norms.len(), 0),
                 &parameters,
             )
         }?;
-        scratch.out.read(0, lengths)
+        scratch.out.read(0, norms)
     }
 }

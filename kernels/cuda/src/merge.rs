@@ -12,7 +12,7 @@ pub struct Merging {
     /// `[most_members]`
     weights: Buffer<f32>,
     /// `[most_members]`: key norms of the last merge.
-    lengths: Buffer<f32>,
+    norms: Buffer<f32>,
     /// Current number of classes.
     classes: usize,
     counted: usize,
@@ -52,7 +52,7 @@ impl Merging {
             starts: Indices::zeros(device, classes + 1)?,
             members: Indices::zeros(device, members)?,
             weights: device.alloc_uninit(members)?,
-            lengths: device.alloc_uninit(members)?,
+            norms: device.alloc_uninit(members)?,
             classes: 0,
             counted: 0,
         })
@@ -122,13 +122,13 @@ impl Merging {
         }
     }
 
-    /// Key norms of the members of the last merge, `lengths [members]` in their order.
+    /// Key norms of the members of the last merge, `norms [members]` in their order.
     ///
     /// # Panics
     /// When the number of members differs.
-    pub fn lengths(&self, lengths: &mut [f32]) -> Result<(), DeviceError> {
-        assert_eq!(lengths.len(), self.counted, "a length for each member");
-        self.lengths.read(0, lengths)
+    pub fn norms(&self, norms: &mut [f32]) -> Result<(), DeviceError> {
+        assert_eq!(norms.len(), self.counted, "a norm for each member");
+        self.norms.read(0, norms)
     }
 }
 
@@ -159,7 +159,7 @@ impl Device {
             target.narrow
         );
         let (angles, lengths) = match mean {
-            Mean::OfKeys(angles) => (angles.as_ref(), merging.lengths.address()),
+            Mean::OfKeys(angles) => (angles.as_ref(), merging.norms.address()),
             Mean::OfValues => (None, 0),
         };
         if let Some(angles) = angles {

@@ -8,9 +8,9 @@ use super::{ClassAttention, RankRotation};
 use crate::CacheType;
 use crate::elementwise::{rotate_row, soft_cap_lanes};
 use crate::heads::{Group, Logits, add_heads, dot_heads};
+use crate::kv_split::UNPACKED;
+use crate::kv_split::{softmax_row, unpack_row};
 use crate::simd::{Lanes, by_level};
-use crate::span::UNPACKED;
-use crate::span::{softmax_row, unpack_row};
 use crate::threads::SharedMut;
 
 /// Classes or entries per share, the unit of work of a thread.
@@ -152,7 +152,7 @@ unsafe fn dot_entries<V: Lanes>(
 #[inline(always)]
 unsafe fn softmax<V: Lanes>(task: &ClassAttention<'_>, q_head: usize, buffers: &Buffers<'_>) {
     let head = q_head / task.shape.group();
-    let ((table, lengths), rows) = (task.table(head), task.rows[head]);
+    let ((table, norms), rows) = (task.table(head), task.rows[head]);
     // SAFETY: the rows of this query head, which no other piece accesses.
     unsafe {
         let row = q_head * buffers.max_entries;
@@ -161,11 +161,11 @@ unsafe fn softmax<V: Lanes>(task: &ClassAttention<'_>, q_head: usize, buffers: &
         let mass = buffers.classes.part(mass..mass + rows);
         match task.rotation {
             None => {
-                for ((logit, class), length) in row.iter_mut().zip(table).zip(lengths) {
-                    *logit = mass[*class as usize] * length;
+                for ((logit, class), norm) in row.iter_mut().zip(table).zip(norms) {
+                    *logit = mass[*class as usize] * norm;
                 }
             }
-            Some(_) => row.iter_mut().zip(lengths).for_each(|(l, k)| *l *= k),
+            Some(_) => row.iter_mut().zip(norms).for_each(|(l, k)| *l *= k),
         }
         if let Some(cap) = task.scale.cap {
             soft_cap_lanes::<V>(row, cap);

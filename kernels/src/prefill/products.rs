@@ -39,7 +39,7 @@ pub(crate) trait Products: Sized {
     /// `logits` has the size of a whole tile; the caller runs at the level of `V`.
     unsafe fn dots(&self, rows: usize, width: usize, queries: *const f32, logits: *mut f32);
 
-    /// `sums [dims][width] = sums * keep + values of the first rows * weights [rows][width]`.
+    /// `sums [dims][width] = sums * rescale + values of the first rows * weights [rows][width]`.
     ///
     /// # Safety
     /// Pointers cover these extents; the caller runs at the level of `V`.
@@ -48,7 +48,7 @@ pub(crate) trait Products: Sized {
         rows: usize,
         width: usize,
         weights: *const f32,
-        keep: *const f32,
+        rescale: *const f32,
         sums: *mut f32,
     );
 }
@@ -116,7 +116,7 @@ impl<V: Lanes> Products for Fused<V> {
         rows: usize,
         width: usize,
         weights: *const f32,
-        keep: *const f32,
+        rescale: *const f32,
         sums: *mut f32,
     ) {
         let transposed = Strided {
@@ -130,6 +130,6 @@ impl<V: Lanes> Products for Fused<V> {
             width,
         };
         // SAFETY: guaranteed by the caller.
-        unsafe { product::<V>(shape, transposed, weights, Some(keep), sums) };
+        unsafe { product::<V>(shape, transposed, weights, Some(rescale), sums) };
     }
 }

@@ -10,23 +10,23 @@
 use half::f16;
 
 /// Numbers in the largest block.
-pub(super) const MOST: usize = 256;
+pub(super) const MAX_BLOCK_SIZE: usize = 256;
 /// Scales in the block with the most groups.
-pub(super) const MOST_GROUPS: usize = 16;
+pub(super) const MAX_GROUPS: usize = 16;
 
 /// An unpacked block. Elements past the block's own numbers and groups are stale.
 pub(super) struct Unpacked {
-    pub(super) quants: [u8; MOST],
-    pub(super) scales: [f32; MOST_GROUPS],
-    pub(super) mins: [f32; MOST_GROUPS],
+    pub(super) quants: [u8; MAX_BLOCK_SIZE],
+    pub(super) scales: [f32; MAX_GROUPS],
+    pub(super) mins: [f32; MAX_GROUPS],
 }
 
 impl Unpacked {
     pub(super) fn new() -> Self {
         Self {
-            quants: [0; MOST],
-            scales: [0.0; MOST_GROUPS],
-            mins: [0.0; MOST_GROUPS],
+            quants: [0; MAX_BLOCK_SIZE],
+            scales: [0.0; MAX_GROUPS],
+            mins: [0.0; MAX_GROUPS],
         }
     }
 }

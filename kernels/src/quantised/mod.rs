@@ -38,7 +38,7 @@ use tile::Products;
 /// Number of inputs from which a tile pays off.
 const MANY: usize = 4;
 /// Rows of the matrix per work item, with few inputs.
-const ROWS_AT_ONCE: usize = 16;
+const ROWS_PER_ITEM: usize = 16;
 /// Rows of a tile at the widest level; narrower levels process several tiles in turn.
 const TILE_ROWS: usize = 32;
 /// Multiplications below which waking the other threads costs more than it saves.
@@ -101,7 +101,7 @@ pub(crate) fn multiply(
 ) -> Result<(), Stopped> {
     let level = byte_level();
     let step = if inputs.rows() < MANY {
-        ROWS_AT_ONCE
+        ROWS_PER_ITEM
     } else {
         TILE_ROWS
     };

@@ -16,7 +16,7 @@ pub(super) const SUM: usize = 16;
 /// Numbers below which waking the other threads costs more than it saves.
 const WORTH_SHARING: usize = 1 << 16;
 /// Rows per work item.
-const ROWS_AT_ONCE: usize = 8;
+const ROWS_PER_ITEM: usize = 8;
 
 /// A reusable buffer of rounded rows, up to `capacity` numbers in all.
 pub struct QuantisedRows {
@@ -64,11 +64,6 @@ impl QuantisedRows {
     /// Bytes of a buffer with a capacity of `numbers` numbers.
     pub fn bytes_for(numbers: usize) -> u64 {
         (numbers + 2 * 4 * numbers.div_ceil(BLOCK) + 4 * numbers.div_ceil(SUM)) as u64
-    }
-
-    /// Size in bytes, for the memory ledger.
-    pub fn size_in_bytes(&self) -> u64 {
-        Self::bytes_for(self.bytes.len())
     }
 
     /// Number of rows in the buffer.
@@ -122,7 +117,7 @@ impl QuantisedRows {
             SharedMut::new(&mut self.byte_sums),
         );
         let work = |items: Range<usize>| {
-            for row in items.start * ROWS_AT_ONCE..rows.min(items.end * ROWS_AT_ONCE) {
+            for row in items.start * ROWS_PER_ITEM..rows.min(items.end * ROWS_PER_ITEM) {
                 let part = row * cols + columns.start..row * cols + columns.end;
                 let blocks = part.start / BLOCK..part.end / BLOCK;
                 let sixteens = part.start / SUM..part.end / SUM;
@@ -140,7 +135,7 @@ impl QuantisedRows {
                 }
             }
         };
-        let items = self.rows.div_ceil(ROWS_AT_ONCE);
+        let items = self.rows.div_ceil(ROWS_PER_ITEM);
         if inputs.len() < WORTH_SHARING {
             work(0..items)
         } else {

@@ -9,7 +9,7 @@
 //! inputs   four rows at a time, four bytes broadcast to all lanes
 //! ```
 
-use super::format::{Format, MOST, Unpacked};
+use super::format::{Format, MAX_BLOCK_SIZE, Unpacked};
 use super::ints::{Bytes, by_byte_level};
 use super::rows::{BLOCK, QuantisedRows, Row};
 use crate::simd::Lanes;
@@ -110,7 +110,7 @@ fn unpack_rows<F: Format>(
         for (b, block) in row.chunks_exact(F::BYTES).enumerate() {
             F::unpack(block, &mut unpacked);
             let word = b * F::NUMBERS / 4 * width + r;
-            let quants = &unpacked.quants[..F::NUMBERS.min(MOST)];
+            let quants = &unpacked.quants[..F::NUMBERS.min(MAX_BLOCK_SIZE)];
             let targets = weights[word..].iter_mut().step_by(width);
             for (target, bytes) in targets.zip(quants.as_chunks::<4>().0) {
                 *target = f32::from_bits(u32::from_le_bytes(*bytes));

@@ -1,7 +1,7 @@
 //! Swapping, moving, mixing and normalising rows: the operations of methods that merge and evict.
 
 use super::RowStore;
-use crate::row_length;
+use crate::row_norm;
 
 /// The mutable contents of a store; everything else is fixed when the store is created.
 pub struct RowState<'a> {
@@ -9,8 +9,8 @@ pub struct RowState<'a> {
     pub floats: &'a mut [f32],
     /// Rows of a packed store, head after head, in their storage types.
     pub bytes: &'a mut [u8],
-    /// The place of each row, and the row in each wide place; empty unless rows can change places.
-    pub places: [&'a mut [u32]; 2],
+    /// The physical row of each slot, and the slot of each wide physical row; empty unless slots can swap theirs.
+    pub row_maps: [&'a mut [u32]; 2],
 }
 
 impl RowStore {
@@ -21,59 +21,59 @@ impl RowStore {
             None => RowState {
                 floats,
                 bytes: &mut [],
-                places: [&mut [], &mut []],
+                row_maps: [&mut [], &mut []],
             },
             Some(packed) => RowState {
                 floats,
                 bytes: &mut packed.bytes,
-                places: [&mut packed.places, &mut packed.in_wide],
+                row_maps: [&mut packed.physical_rows, &mut packed.f16_slots],
             },
         }
     }
 
-    /// Swaps the places of two rows of head `h` without moving their numbers: each row then has the other's contents.
+    /// Swaps the physical rows of two slots of head `h` without moving data: each slot then has the other's contents.
     ///
     /// # Panics
-    /// If rows cannot change places.
-    pub fn swap_places(&mut self, h: usize, one: usize, other: usize) {
+    /// If slots cannot swap physical rows.
+    pub fn swap_physical_rows(&mut self, h: usize, one: usize, other: usize) {
         let packed = self.packed.as_mut().expect("a packed store");
         packed.swap(self.first_rows[h], h, one, other);
     }
 
-    /// Assigns place `i` to row `order[i]` of head `h`; the rows after them keep their places. For a store that is
+    /// Assigns physical row `i` to slot `order[i]` of head `h`; the slots after them keep theirs. For a store that is
     /// still empty.
     ///
     /// # Panics
-    /// If rows cannot change places.
-    pub fn arrange(&mut self, h: usize, order: &[usize]) {
+    /// If slots cannot swap physical rows.
+    pub fn assign_physical_rows(&mut self, h: usize, order: &[usize]) {
         let first = self.first_rows[h];
         let packed = self.packed.as_mut().expect("a packed store");
-        for (place, &row) in order.iter().enumerate() {
-            packed.places[first + row] = place as u32;
-            if let Some(wide) = place.checked_sub(packed.narrow[h]) {
-                packed.in_wide[packed.first_wide[h] + wide] = row as u32;
+        for (physical_row, &slot) in order.iter().enumerate() {
+            packed.physical_rows[first + slot] = physical_row as u32;
+            if let Some(wide) = physical_row.checked_sub(packed.narrow[h]) {
+                packed.f16_slots[packed.first_wide[h] + wide] = slot as u32;
             }
         }
     }
 
-    /// Rows of head `h` in wide places, in no particular order; none unless rows can change places.
-    pub fn wide_rows(&self, h: usize) -> impl Iterator<Item = usize> + '_ {
+    /// Slots of head `h` with wide (f16) rows, in no particular order; none unless slots can swap physical rows.
+    pub fn f16_slots(&self, h: usize) -> impl Iterator<Item = usize> + '_ {
         let packed = self
             .packed
             .as_ref()
-            .filter(|packed| !packed.places.is_empty());
-        let rows = packed.map_or(&[][..], |packed| {
-            &packed.in_wide[packed.first_wide[h]..packed.first_wide[h + 1]]
+            .filter(|packed| !packed.physical_rows.is_empty());
+        let slots = packed.map_or(&[][..], |packed| {
+            &packed.f16_slots[packed.first_wide[h]..packed.first_wide[h + 1]]
         });
-        rows.iter().map(|&row| row as usize)
+        slots.iter().map(|&slot| slot as usize)
     }
 
-    /// Moves row `wide` of head `h` to the narrow place of row `narrow`, rounding it to that place's type, and assigns
-    /// its old place to row `narrow`. The contents of `narrow` are lost. Allocates nothing.
+    /// Quantises slot `wide` of head `h` into the narrow physical row of slot `narrow`, which gets the wide physical row
+    /// in exchange. The contents of `narrow` are lost. Allocates nothing.
     ///
     /// # Panics
-    /// If rows cannot change places.
-    pub fn trade(&mut self, h: usize, wide: usize, narrow: usize) {
+    /// If slots cannot swap physical rows.
+    pub fn quantise_and_swap(&mut self, h: usize, wide: usize, narrow: usize) {
         let (first, head_dim) = (self.first_rows[h], self.head_dim);
         let packed = self.packed.as_mut().expect("a packed store");
         let (kind, from) = packed.locate(first, head_dim, h, wide);
@@ -88,17 +88,20 @@ impl RowStore {
     /// nothing.
     ///
     /// # Panics
-    /// If the two rows have different storage types and rows cannot change places.
+    /// If the two rows have different storage types and slots cannot swap physical rows.
     pub fn move_row(&mut self, h: usize, from: usize, to: usize) {
         let (first, head_dim) = (self.first_rows[h], self.head_dim);
         match &mut self.packed {
-            Some(packed) if !packed.places.is_empty() => {
+            Some(packed) if !packed.physical_rows.is_empty() => {
                 packed.swap(first, h, from, to);
             }
             Some(packed) => {
                 let (one, from) = packed.locate(first, head_dim, h, from);
                 let (other, to) = packed.locate(first, head_dim, h, to);
-                assert_eq!(one, other, "rows of one type, or rows that trade places");
+                assert_eq!(
+                    one, other,
+                    "rows of one type, or slots that swap physical rows"
+                );
                 packed.bytes.copy_within(from, to.start);
             }
             None => {
@@ -134,23 +137,23 @@ impl RowStore {
         }
     }
 
-    /// Scales row `r` of head `h` to length 1, rounded once when stored, and returns its previous length. Allocates
+    /// Scales row `r` of head `h` to norm 1, rounded once when stored, and returns its previous norm. Allocates
     /// nothing.
     pub fn normalise_row(&mut self, h: usize, r: usize) -> f32 {
         let (first, head_dim) = (self.first_rows[h], self.head_dim);
         let unit = |row: &mut [f32]| {
-            let length = row_length(row);
-            row.iter_mut().for_each(|x| *x /= length);
-            length
+            let norm = row_norm(row);
+            row.iter_mut().for_each(|x| *x /= norm);
+            norm
         };
         match &mut self.packed {
             Some(packed) => {
-                // The Hadamard transform preserves lengths.
-                let (kind, place) = packed.locate(first, head_dim, h, r);
-                kind.read(&packed.bytes[place.clone()], &mut packed.other);
-                let length = unit(&mut packed.other);
-                kind.write(&packed.other, &mut packed.bytes[place]);
-                length
+                // The Hadamard transform preserves norms.
+                let (kind, range) = packed.locate(first, head_dim, h, r);
+                kind.read(&packed.bytes[range.clone()], &mut packed.other);
+                let norm = unit(&mut packed.other);
+                kind.write(&packed.other, &mut packed.bytes[range]);
+                norm
             }
             None => unit(self.row_mut(h, r)),
         }

@@ -13,7 +13,7 @@ pub fn attention_over_classes_allocates_nothing() {
     let (keys, values) = (random.store(&[300, 300], 64), random.store(&[300, 300], 64));
     let (cos, sin) = random.angles(900, 32);
     let classes: Vec<u32> = (0..1800).map(|_| random.below(300) as u32).collect();
-    let lengths = random.normal(1800);
+    let norms = random.normal(1800);
     let rotation = RankRotation {
         cos: &cos,
         sin: &sin,
@@ -31,7 +31,7 @@ pub fn attention_over_classes_allocates_nothing() {
             values: &values,
             rows: &[300, 300],
             classes: &classes,
-            lengths: &lengths,
+            norms: &norms,
             entries: &[900, 800],
             capacity: 900,
             rotation,

@@ -45,7 +45,7 @@ pub fn decode_attention_allocates_nothing() {
     for step in 0..20 {
         for store in &mut stores {
             if store.0.is_narrow(0, step) {
-                store.0.trade(0, 1999 - step, step);
+                store.0.quantise_and_swap(0, 1999 - step, step);
             }
             store.0.write(0, step, &row);
             run(store, None, rows);

@@ -4,7 +4,7 @@
 use crate::support::{GROUPS, HEAD_DIMS, Random, assert_close, shape, sinks};
 use kept_kernels::{
     CacheType, ClassAttention, ClassScratch, DecodeAttention, DecodeScratch, Pairing, RankRotation,
-    RowStore, Scale, SimdLevel, class_attention, decode_attention, mean_row, reference, row_length,
+    RowStore, Scale, SimdLevel, class_attention, decode_attention, mean_row, reference, row_norm,
 };
 
 fn check(task: &ClassAttention<'_>, what: &str) {
@@ -55,7 +55,7 @@ fn equals_the_expanded_entries_over_a_grid_of_shapes() {
                         *class = random.below(rows[h]) as u32;
                     }
                 }
-                let lengths = random.normal(2 * capacity);
+                let norms = random.normal(2 * capacity);
                 let (cos, sin) = random.angles(capacity, dim / 2 - 2);
                 let turned = RankRotation {
                     cos: &cos,
@@ -76,7 +76,7 @@ fn equals_the_expanded_entries_over_a_grid_of_shapes() {
                         values: &values,
                         rows: &rows,
                         classes: &classes,
-                        lengths: &lengths,
+                        norms: &norms,
                         entries: &entries,
                         capacity,
                         rotation,
@@ -90,7 +90,7 @@ fn equals_the_expanded_entries_over_a_grid_of_shapes() {
     }
 }
 
-/// With one class per entry and all lengths 1, class attention equals decode attention.
+/// With one class per entry and all norms 1, class attention equals decode attention.
 #[test]
 fn one_class_per_entry_is_plain_attention() {
     let mut random = Random::fresh();
@@ -117,7 +117,7 @@ fn one_class_per_entry_is_plain_attention() {
         values: &values,
         rows: &rows,
         classes: &classes,
-        lengths: &[1.0; 180],
+        norms: &[1.0; 180],
         entries: &rows,
         capacity: 90,
         rotation: None,
@@ -132,7 +132,7 @@ fn merged_rows_are_weighted_means_of_directions() {
     let mut store = RowStore::uniform(1, 2, 2);
     store.row_mut(0, 0).copy_from_slice(&[3.0, 4.0]);
     store.row_mut(0, 1).copy_from_slice(&[0.0, 2.0]);
-    assert_eq!(row_length(store.row(0, 0)), 5.0);
+    assert_eq!(row_norm(store.row(0, 0)), 5.0);
     let mut merged = [0.0; 2];
     mean_row(
         &store,

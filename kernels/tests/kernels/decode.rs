@@ -63,7 +63,7 @@ fn equals_the_reference_over_a_grid_of_shapes() {
     }
 }
 
-/// With more rows than 64 spans of minimum length hold, spans grow.
+/// With more rows than 64 splits of minimum size hold, splits grow.
 #[test]
 fn equals_the_reference_when_spans_grow() {
     let mut random = Random::fresh();
@@ -167,7 +167,7 @@ fn stored(kind: CacheType, rows: &RowStore, narrow: &[usize], replaced: bool) ->
     store
 }
 
-/// Rows of every type, some narrow and some wide, keys and values alike; also with swapped places, and with keys that
+/// Rows of every type, some narrow and some wide, keys and values alike; also with swapped rows, and with keys that
 /// are rotated as they are read.
 #[test]
 fn packed_rows_are_attended_to_as_they_read() {
@@ -183,9 +183,9 @@ fn packed_rows_are_attended_to_as_they_read() {
                 let mut keys = stored(kind, &plain.0, &narrow, replaced);
                 let mut values = stored(kind, &plain.1, &narrow, replaced);
                 if replaced && kind.is_quantised() {
-                    for (wide, place) in [(280, 3), (299, 17), (3, 100)] {
-                        keys.trade(0, wide, place);
-                        values.trade(0, wide, place);
+                    for (wide, narrow) in [(280, 3), (299, 17), (3, 100)] {
+                        keys.quantise_and_swap(0, wide, narrow);
+                        values.quantise_and_swap(0, wide, narrow);
                     }
                 }
                 let mut task = DecodeAttention {
@@ -213,7 +213,7 @@ fn packed_rows_are_attended_to_as_they_read() {
     }
 }
 
-/// A row that gives up its wide place is rounded once and keeps its index, and no other row changes.
+/// A slot whose wide row is quantised is rounded once and keeps its index, and no other slot changes.
 #[test]
 fn rows_trade_places_and_keep_their_numbers() {
     let mut random = Random::fresh();
@@ -233,7 +233,7 @@ fn rows_trade_places_and_keep_their_numbers() {
         };
         let before: Vec<Vec<f32>> = (0..12).map(|r| read(&store, 1, r)).collect();
         assert!(store.is_narrow(1, 2) && !store.is_narrow(1, 10));
-        store.trade(1, 10, 2);
+        store.quantise_and_swap(1, 10, 2);
         assert!(!store.is_narrow(1, 2) && store.is_narrow(1, 10));
         let new = random.normal(head_dim);
         store.write(1, 2, &new);

@@ -27,7 +27,7 @@ pub(crate) fn capacity_of(layer: &CompactLayer) -> Result<LayerCapacity, EngineE
     Ok(LayerCapacity {
         capacities: heads.clone().map(|h| layer.keys.capacity(h)).collect(),
         kind: RowKind::of(cache).ok_or(EngineError::GpuRows { cache })?,
-        narrow: heads.map(|h| layer.keys.narrow_places(h)).collect(),
+        narrow: heads.map(|h| layer.keys.narrow_rows(h)).collect(),
         ranked: !layer.ranks.is_empty(),
         entries: layer.entry_capacity(),
     })

@@ -1,7 +1,7 @@
 //! Slots of new tokens in a GPU cache: the host assigns them and uploads the assignment.
 
 use kept_cuda::{DeviceError, GpuCache, NewToken};
-use kept_engine::backend::Widened;
+use kept_engine::backend::F16Placement;
 use kept_engine::{CompactCache, CompactLayer};
 
 /// Buffers for the assignment of one token.
@@ -72,12 +72,12 @@ impl SlotTable {
             self.aged.clear();
             for (head, slot) in slots.iter_mut().enumerate() {
                 *slot = cached.assign_slot(head, position);
-                let widened = cached.make_wide(head, *slot);
-                self.places_changed[layer] |= widened != Widened::No;
-                if let Widened::Traded { wide, narrow } = widened {
+                let widened = cached.store_as_f16(head, *slot);
+                self.places_changed[layer] |= widened != F16Placement::Unchanged;
+                if let F16Placement::Swapped { wide, narrow } = widened {
                     self.aged.push((head, wide, narrow));
                 }
-                self.targets[head] = cached.keys.place(head, *slot);
+                self.targets[head] = cached.keys.physical_row(head, *slot);
             }
             let query_positions: Option<Vec<usize>> = (cache.reassigned
                 && cached.window().is_none())
@@ -110,11 +110,11 @@ impl SlotTable {
     fn stage_tables(&mut self, layer: usize, cached: &CompactLayer, rows: &mut GpuCache) {
         let whole = std::mem::take(&mut self.tables_changed[layer]);
         for head in 0..self.kv_heads {
-            let Some((classes, lengths)) = cached.table_of(head) else {
+            let Some((classes, norms)) = cached.table_of(head) else {
                 continue;
             };
             let first = if whole { 0 } else { classes.len() - 1 };
-            rows.write_entries(layer, head, first, &classes[first..], &lengths[first..]);
+            rows.write_entries(layer, head, first, &classes[first..], &norms[first..]);
         }
     }
 }

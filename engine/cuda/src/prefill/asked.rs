@@ -143,14 +143,14 @@ impl PromptRows for GpuRows<'_> {
         self.assert_rotated();
         self.run(|scratch| {
             let keys = self.keys.head(head);
-            (self.device).lengths(keys, tokens, norms, &mut scratch.asking)
+            (self.device).norms(keys, tokens, norms, &mut scratch.asking)
         });
     }
 
     fn value_norms(&self, head: usize, tokens: Range<usize>, norms: &mut [f32]) {
         self.run(|scratch| {
             let values = self.values.head(head);
-            (self.device).lengths(values, tokens, norms, &mut scratch.asking)
+            (self.device).norms(values, tokens, norms, &mut scratch.asking)
         });
     }
 }

@@ -60,9 +60,9 @@ impl CudaPrefill<'_> {
         };
         let compact = task.gather(&source, |gather| gather.layer(gathered));
         Ok(match (plan.table, &merged) {
-            (Some(table), Some(lengths)) => {
-                let length = |head: usize, entry: usize, _| lengths[head][entry];
-                compact.with_lengths(length, retention, table)
+            (Some(table), Some(norms)) => {
+                let norm = |head: usize, entry: usize, _| norms[head][entry];
+                compact.with_norms(norm, retention, table)
             }
             (Some(table), None) => compact.with_table(keys, retention, table),
             (None, _) => compact,

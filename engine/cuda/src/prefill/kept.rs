@@ -117,7 +117,7 @@ impl ToHost {
     }
 
     /// Merges the rows of every head and downloads the classes' rows, each to its centre's row index. Returns
-    /// the key lengths of the entries, by head. `unrotated` gives the angles of RoPE to undo before merging
+    /// the key norms of the entries, by head. `unrotated` gives the angles of RoPE to undo before merging
     /// keys.
     fn download_merged(
         &mut self,
@@ -128,7 +128,7 @@ impl ToHost {
     ) -> Result<Vec<Vec<f32>>, DeviceError> {
         let merging = self.merging.as_mut().expect("a method that merges");
         let (rows, readback) = (&mut self.rows, &mut self.readback);
-        let mut lengths: Vec<Vec<f32>> = Vec::new();
+        let mut norms: Vec<Vec<f32>> = Vec::new();
         for (head, kept) in heads.iter().enumerate() {
             // Entry indices of each class.
             let mut members = vec![Vec::new(); kept.centres.len()];
@@ -153,16 +153,14 @@ impl ToHost {
                 download_rows(rows, readback, &which, keys.to)?;
                 let numbers = members.iter().flatten();
                 let mut found = vec![0.0; numbers.clone().count()];
-                merging.lengths(&mut found)?;
-                numbers
-                    .zip(found)
-                    .for_each(|(&i, length)| of_head[i] = length);
+                merging.norms(&mut found)?;
+                numbers.zip(found).for_each(|(&i, norm)| of_head[i] = norm);
                 device.merge(values.from.head(head), merging, &Mean::OfValues, rows)?;
                 download_rows(rows, readback, &which, values.to)?;
             }
-            lengths.push(of_head);
+            norms.push(of_head);
         }
-        Ok(lengths)
+        Ok(norms)
     }
 }
 
@@ -251,7 +249,7 @@ impl CudaPrefill<'_> {
         way.download(self.gpu.device(), kept, rows)
     }
 
-    /// Merges the classes' rows and downloads each to its centre's row. Returns the key lengths of all
+    /// Merges the classes' rows and downloads each to its centre's row. Returns the key norms of all
     /// entries, by head. With `raw`, keys are merged as before RoPE, if `layer` has RoPE.
     ///
     /// # Panics

@@ -9,7 +9,7 @@ use crate::MemoryLedger;
 use crate::compact::Classes;
 use crate::gathered_rope::GatheredRope;
 use crate::observe::QueryMoments;
-use crate::plan::kept::{kept_bytes, places_bytes};
+use crate::plan::kept::{kept_bytes, slot_map_bytes};
 use crate::prefill::ReconstructionPass;
 use crate::shape::heads_of;
 
@@ -168,16 +168,16 @@ impl PrefillPlan {
         };
         let slots: usize = self.capacities.iter().sum::<usize>() * self.row_plan.model.kv_heads;
         let (head_dim, cache) = (self.row_plan.model.head_dim, self.cache);
-        // For each key and value its place, if rows trade places.
+        // For each key and value its physical row, if slots swap theirs.
         let layers = || self.kept().zip(&self.capacities);
-        let places: usize = if self.row_plan.decode_rows.is_some() {
+        let slot_maps: usize = if self.row_plan.decode_rows.is_some() {
             layers()
-                .map(|(kept, &capacity)| places_bytes(kept, capacity, cache))
+                .map(|(kept, &capacity)| slot_map_bytes(kept, capacity, cache))
                 .sum()
         } else {
             0
         };
-        let places = places * self.row_plan.model.kv_heads;
+        let slot_maps = slot_maps * self.row_plan.model.kv_heads;
         let kept = layers().map(|(kept, &capacity)| kept_bytes(kept, capacity, head_dim, cache));
         let kept: usize = kept.sum::<usize>() * self.row_plan.model.kv_heads;
         let kinds = model.config().kinds.iter();
@@ -188,7 +188,7 @@ impl PrefillPlan {
             ring_bytes += slots * kept_bytes(0, 1, kind.head_dim, cache);
         }
         let rows = (kept + ring_bytes) as u64 + model.config().state_bytes();
-        let slot_table = (slots * beside + places + ring_slots * size_of::<u32>()) as u64;
+        let slot_table = (slots * beside + slot_maps + ring_slots * size_of::<u32>()) as u64;
         let (on_host, on_gpu) = if self.rows_on_gpu {
             (0, rows)
         } else {

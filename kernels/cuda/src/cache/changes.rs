@@ -111,7 +111,7 @@ impl Tables {
         let Range { start, end } = std::mem::take(&mut host.changed);
         if start < end {
             self.classes.write(start, &host.classes[start..end])?;
-            self.lengths.write(start, &host.lengths[start..end])?;
+            self.norms.write(start, &host.norms[start..end])?;
         }
         Ok(())
     }
@@ -141,7 +141,7 @@ impl GpuCache {
         if changed.which.len() == AT_ONCE {
             changed.send(&self.device, &mut self.layers)?;
         }
-        let target = self.layers[layer].heads[head].row(keys.place(head, slot));
+        let target = self.layers[layer].heads[head].row(keys.physical_row(head, slot));
         let (row, dim) = (changed.place(layer, target as u32), self.shape.head_dim);
         for (part, store) in [keys, values].into_iter().enumerate() {
             let at = (part * AT_ONCE + row) * dim;
@@ -160,13 +160,13 @@ impl GpuCache {
         head: usize,
         first: usize,
         classes: &[u32],
-        lengths: &[f32],
+        norms: &[f32],
     ) {
         let layer = &mut self.layers[layer];
         let tables = layer.tables.as_mut().expect("a layer with a table");
         let capacity = (layer.buffers.tables.as_ref()).map_or(0, |tables| tables.capacity);
         assert!(
-            classes.len() == lengths.len() && first + classes.len() <= capacity,
+            classes.len() == norms.len() && first + classes.len() <= capacity,
             "{} entries from {first} on, of {capacity}",
             classes.len(),
         );
@@ -178,7 +178,7 @@ impl GpuCache {
         let at = head * capacity + first;
         let own = at..at + classes.len();
         tables.classes[own.clone()].copy_from_slice(classes);
-        tables.lengths[own.clone()].copy_from_slice(lengths);
+        tables.norms[own.clone()].copy_from_slice(norms);
         tables.changed = match tables.changed.is_empty() {
             true => own,
             false => tables.changed.start.min(own.start)..tables.changed.end.max(own.end),

@@ -96,13 +96,13 @@ impl GpuCache {
         let tables = |entries: usize| -> Result<Tables, DeviceError> {
             Ok(Tables {
                 classes: device.zeros(kv_heads * entries)?,
-                lengths: device.zeros(kv_heads * entries)?,
+                norms: device.zeros(kv_heads * entries)?,
                 capacity: entries,
             })
         };
         let host_tables = |entries: usize| HostTables {
             classes: vec![0; kv_heads * entries],
-            lengths: vec![0.0; kv_heads * entries],
+            norms: vec![0.0; kv_heads * entries],
             changed: 0..0,
             ends: vec![0; kv_heads],
             rows: vec![0; kv_heads],
@@ -157,7 +157,7 @@ impl GpuCache {
         let heads = slots.iter().zip(&layer.heads).enumerate();
         let mut all = heads.flat_map(|(head, (rows, capacity))| {
             let slots = rows.iter().enumerate();
-            slots.map(move |(slot, &row)| (head, row, capacity.row(store.place(head, slot))))
+            slots.map(move |(slot, &row)| (head, row, capacity.row(store.physical_row(head, slot))))
         });
         let mut some = Vec::with_capacity(keeping.at_once);
         loop {
@@ -217,7 +217,7 @@ mod tests {
             let narrow = if quantised { vec![11, 5] } else { vec![0, 0] };
             let store = || RowStore::stored(cache, DIM, &CAPACITIES, &narrow, quantised);
             let mut rows = Self {
-                places: RowStore::placed(cache, DIM, &CAPACITIES, &narrow, quantised),
+                places: RowStore::without_data(cache, DIM, &CAPACITIES, &narrow, quantised),
                 keys: store(),
                 values: store(),
                 capacity: LayerCapacity {
@@ -231,7 +231,7 @@ mod tests {
             if quantised {
                 let order: Vec<usize> = (0..17).map(|i| (5 * i + 3) % 17).collect();
                 for store in [&mut rows.places, &mut rows.keys, &mut rows.values] {
-                    store.arrange(0, &order);
+                    store.assign_physical_rows(0, &order);
                 }
             }
             rows

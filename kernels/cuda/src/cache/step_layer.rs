@@ -105,7 +105,7 @@ impl StepLayer {
                 first_rows: &buffers.first_rows,
                 rows: &buffers.rows,
                 classes: &tables.classes,
-                lengths: &tables.lengths,
+                norms: &tables.norms,
                 entries: &buffers.entries,
                 capacity: tables.capacity,
                 angles,

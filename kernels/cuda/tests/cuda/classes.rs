@@ -47,7 +47,7 @@ struct Case {
     /// `[kv_heads, CAPACITY]`
     classes: Vec<u32>,
     /// `[kv_heads, CAPACITY]`
-    lengths: Vec<f32>,
+    norms: Vec<f32>,
     /// `[q_heads, DIM]`
     query: Vec<f32>,
     /// `[CAPACITY, DIM / 2]`
@@ -62,14 +62,14 @@ impl Case {
         let values = class_rows(device, &mut numbers);
         let classes = (0..2 * CAPACITY).map(|i| numbers.below(ROWS[i / CAPACITY]) as u32);
         let classes = classes.collect();
-        let lengths = numbers.rows(2 * CAPACITY);
+        let norms = numbers.rows(2 * CAPACITY);
         let query = numbers.rows(SHAPE.q_heads * DIM);
         let (cos, sin) = angles(&mut numbers, CAPACITY, DIM / 2);
         Self {
             keys,
             values,
             classes,
-            lengths: lengths.iter().map(|x| 1.5 + x).collect(),
+            norms: norms.iter().map(|x| 1.5 + x).collect(),
             query,
             cos,
             sin,
@@ -88,7 +88,7 @@ impl Case {
             values: &self.values.0,
             rows: &ROWS,
             classes: &self.classes,
-            lengths: &self.lengths,
+            norms: &self.norms,
             entries: &ENTRIES,
             capacity: CAPACITY,
             rotation: pairing.map(|pairing| RankRotation {
@@ -109,7 +109,7 @@ impl Case {
         let floats = |n: &[f32]| device.copy_of(n).expect("memory");
         let per_head = |n: [usize; 2]| copy(&n.map(|n| n as u32));
         let (first_rows, rows, entries) = (copy(&[0, 100]), per_head(ROWS), per_head(ENTRIES));
-        let (classes, lengths) = (copy(&self.classes), floats(&self.lengths));
+        let (classes, norms) = (copy(&self.classes), floats(&self.norms));
         let (cos, sin) = (floats(&self.cos), floats(&self.sin));
         let queries = queries(device, &self.query);
         let mut scratch = ClassScratch::new(device, SHAPE, SLOTS[0], CAPACITY).expect("memory");
@@ -127,7 +127,7 @@ impl Case {
             first_rows: &first_rows,
             rows: &rows,
             classes: &classes,
-            lengths: &lengths,
+            norms: &norms,
             entries: &entries,
             capacity: CAPACITY,
             angles: pairing.map(|pairing| Angles {

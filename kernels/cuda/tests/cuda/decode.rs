@@ -49,16 +49,17 @@ impl KeptLayer {
         for (head, &capacity) in capacities.iter().enumerate() {
             if mixed {
                 let order: Vec<usize> = (0..capacity).map(|i| (i + 2) % capacity).collect();
-                packed.arrange(head, &order);
+                packed.assign_physical_rows(head, &order);
             }
             for row in 0..capacity {
                 packed.write(head, row, &numbers.rows(dim));
                 packed.read(head, row, host.row_mut(head, row));
             }
-            let row_of = |slot: usize| match packed.place(head, slot).checked_sub(narrow[head]) {
-                Some(wide) if mixed => first_wide + wide,
-                _ => first + packed.place(head, slot),
-            };
+            let row_of =
+                |slot: usize| match packed.physical_row(head, slot).checked_sub(narrow[head]) {
+                    Some(wide) if mixed => first_wide + wide,
+                    _ => first + packed.physical_row(head, slot),
+                };
             places.extend((0..capacity).map(|slot| row_of(slot) as u32));
             let mut which: Vec<(usize, usize)> = (0..capacity).map(|s| (row_of(s), s)).collect();
             which.sort_unstable();

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use kept_cuda::{Asking, HEAD_DIMS, QuerySums};
-use kept_kernels::{HeadShape, RowStore, row_length};
+use kept_kernels::{HeadShape, RowStore, row_norm};
 
 const KV_HEADS: usize = 2;
 
@@ -37,16 +37,16 @@ fn cosine_to_mean_matches_the_definition() {
                     device
                         .cosine_to_mean(keys.head(head), document, &mut found, &mut scratch)
                         .expect("it runs");
-                    let length = |at: usize| dot(row(&host, head, at), row(&host, head, at)).sqrt();
+                    let norm = |at: usize| dot(row(&host, head, at), row(&host, head, at)).sqrt();
                     let mut mean = vec![0.0f64; dim];
                     for at in 0..document {
                         let pairs = mean.iter_mut().zip(row(&host, head, at));
-                        pairs.for_each(|(m, x)| *m += x / length(at));
+                        pairs.for_each(|(m, x)| *m += x / norm(at));
                     }
-                    let mean_length = dot(mean.iter().copied(), mean.iter().copied()).sqrt();
+                    let mean_norm = dot(mean.iter().copied(), mean.iter().copied()).sqrt();
                     let score = |at: usize| {
                         let dot = dot(row(&host, head, at), mean.iter().copied());
-                        (-dot / length(at) / mean_length) as f32
+                        (-dot / norm(at) / mean_norm) as f32
                     };
                     let expected: Vec<f32> = (0..scored).map(score).collect();
                     close(
@@ -110,7 +110,7 @@ fn bilinear_forms_match_the_definition() {
 }
 
 #[test]
-fn row_lengths_match_the_host() {
+fn row_norms_match_the_host() {
     let (device, mut numbers) = (devices()[0].clone(), Numbers::new(53));
     for dim in HEAD_DIMS {
         let (host, rows) = layer(&device, &mut numbers, &shape(dim), 70);
@@ -118,9 +118,9 @@ fn row_lengths_match_the_host() {
         for head in 0..KV_HEADS {
             let mut found = vec![f32::NAN; 59];
             device
-                .lengths(rows.head(head), 7..66, &mut found, &mut scratch)
+                .norms(rows.head(head), 7..66, &mut found, &mut scratch)
                 .expect("it runs");
-            let expected: Vec<f32> = (7..66).map(|at| row_length(host.row(head, at))).collect();
+            let expected: Vec<f32> = (7..66).map(|at| row_norm(host.row(head, at))).collect();
             close(&found, &expected, 1e-5, &format!("{dim}, head {head}"));
         }
     }

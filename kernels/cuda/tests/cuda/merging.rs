@@ -5,7 +5,7 @@ use half::f16;
 use kept_cuda::{
     Angles, Compared, Comparing, Device, HEAD_DIMS, KeptRows, LayerRows, Mean, Merging, RowKind,
 };
-use kept_kernels::{HeadShape, Pairing, RowStore, mean_row, reference, row_length};
+use kept_kernels::{HeadShape, Pairing, RowStore, mean_row, reference, row_norm};
 
 const KV_HEADS: usize = 2;
 
@@ -252,13 +252,12 @@ fn merged_rows_are_the_means_of_their_members() {
                         .expect("it runs");
                     let expected = sum_rows(&host_values, head, &classes);
                     close(&sums.to_vec().expect("read"), &expected, 2e-5, "sums");
-                    let mut lengths = vec![f32::NAN; all];
-                    merging.lengths(&mut lengths).expect("read");
+                    let mut norms = vec![f32::NAN; all];
+                    merging.norms(&mut norms).expect("read");
                     let rows = classes.iter().flatten().map(|&(row, _)| row as usize);
-                    let expected: Vec<f32> = rows
-                        .map(|row| row_length(host_keys.row(head, row)))
-                        .collect();
-                    close(&lengths, &expected, 1e-5, "lengths");
+                    let expected: Vec<f32> =
+                        rows.map(|row| row_norm(host_keys.row(head, row))).collect();
+                    close(&norms, &expected, 1e-5, "norms");
                 }
             }
         }

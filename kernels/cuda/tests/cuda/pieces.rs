@@ -293,10 +293,11 @@ fn wide_rows_are_quantised_as_on_the_host() {
             let (mut found, mut expected) = (rows(), rows());
             found.write(&store, 0, &all).expect("written");
             // Rows of places 6 and 8 replace rows 1 and 4.
-            store.trade(0, 6, 1);
-            store.trade(0, 8, 4);
-            let mut all: Vec<(usize, usize)> =
-                (0..9).map(|row| (store.place(0, row), row)).collect();
+            store.quantise_and_swap(0, 6, 1);
+            store.quantise_and_swap(0, 8, 4);
+            let mut all: Vec<(usize, usize)> = (0..9)
+                .map(|row| (store.physical_row(0, row), row))
+                .collect();
             all.sort_unstable();
             expected.write(&store, 0, &all).expect("written");
             let copy = |n: &[u32]| Indices::new(&device, n).expect("memory");

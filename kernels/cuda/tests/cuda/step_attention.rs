@@ -157,7 +157,7 @@ impl Twins {
             let mut store = RowStore::stored(stored, shape.head_dim, &capacities, &narrow, mixed);
             if mixed {
                 let order: Vec<usize> = (0..capacity).map(|i| (7 * i + 2) % capacity).collect();
-                (0..shape.kv_heads).for_each(|head| store.arrange(head, &order));
+                (0..shape.kv_heads).for_each(|head| store.assign_physical_rows(head, &order));
             }
             store
         };
@@ -195,7 +195,7 @@ impl Twins {
 
     /// Makes a token at `position` the last of each head's `rows`.
     pub fn send_token(&mut self, rows: &[usize], position: usize, ranks: Option<&[usize]>) {
-        let target = |(head, rows): (usize, &usize)| self.stores[0].place(head, rows - 1);
+        let target = |(head, rows): (usize, &usize)| self.stores[0].physical_row(head, rows - 1);
         let targets: Vec<usize> = rows.iter().enumerate().map(target).collect();
         let token = NewToken {
             rows,

@@ -1,18 +1,19 @@
-//! One pass of query rows over keys: computes logits tile by tile, then reduces them as the [`Pass`] requires: softmax
-//! sums per row, scores per key, probabilities, or marks. The public functions are in `window.rs` and `measure.rs`.
+//! One pass of query rows over keys: computes logits tile by tile, then reduces them as the [`Reduction`] requires:
+//! softmax sums per row, scores per key, probabilities, or marks. The public functions are in `window.rs` and
+//! `measure.rs`.
 
 use std::ops::Range;
 
 use crate::elementwise::soft_cap_lanes;
 use crate::panel::{
-    ProductShape, Running, Strided, TILE, UNSEEN, add_probabilities, join_heads, pack_lane,
-    product, raise_to_probabilities, softmax_tile, split, to_probabilities,
+    LOWEST_LOGIT, OnlineSoftmax, ProductShape, Strided, TILE, add_probabilities, max_probabilities,
+    pack_lane, product, softmax_tile, split, sum_group_probabilities, to_probabilities,
 };
 use crate::simd::{Lanes, WIDEST, by_level};
 use crate::threads::SharedMut;
 use crate::{HeadShape, Stop, WindowScores};
 
-/// Window rows that pass over the keys together; [`Pass::Mark`] stores them in one word.
+/// Window rows that pass over the keys together; [`Reduction::MarkBelowAverage`] stores them in one word.
 pub(crate) const ROWS: usize = 64;
 
 /// Window rows `first..first + rows` of the heads of one group.
@@ -43,10 +44,10 @@ impl Rows {
     }
 }
 
-pub(crate) enum Pass<'a> {
+pub(crate) enum Reduction<'a> {
     /// Writes the largest logit and the sum of `exp(logit - largest)` of each row over the visited keys; their span is
     /// number `first key / span`. `[spans, q_heads, w]` each.
-    Measure {
+    LogSumExp {
         span: usize,
         max: SharedMut<'a, f32>,
         sum: SharedMut<'a, f32>,
@@ -54,7 +55,7 @@ pub(crate) enum Pass<'a> {
     /// Adds the weighted probabilities of the rows to `out [q_heads, stride]`; `log_sum_exp` is `[q_heads, w]`, and
     /// `row_weight` applies if the task has no weights. With `among`, only these keys are visited, and every row must
     /// see all of them: key and column i are then key `among[i]`.
-    Add {
+    AddProbabilities {
         among: Option<&'a [u32]>,
         log_sum_exp: &'a [f32],
         row_weight: f32,
@@ -62,32 +63,32 @@ pub(crate) enum Pass<'a> {
         out: SharedMut<'a, f32>,
     },
     /// Raises `out [q_heads, columns]` to the largest probability over the rows; `log_sum_exp` is `[q_heads, w]`.
-    Raise {
+    MaxProbability {
         log_sum_exp: &'a [f32],
         columns: Range<usize>,
         out: SharedMut<'a, f32>,
     },
     /// Writes the probability of every visible key for every row to `out [w, q_heads, stride]`; `log_sum_exp` is
     /// `[q_heads, w]`.
-    Each {
+    WriteProbabilities {
         log_sum_exp: &'a [f32],
         stride: usize,
         out: SharedMut<'a, f32>,
     },
     /// Writes word `row / 64` of `bits [kv_heads, tokens, words]`: a bit for each row in which the sum of the group's
     /// probabilities is below `group / number of keys visible to the row`.
-    Mark {
+    MarkBelowAverage {
         log_sum_exp: &'a [f32],
         words: usize,
         bits: SharedMut<'a, u64>,
     },
 }
 
-impl<'a> Pass<'a> {
+impl<'a> Reduction<'a> {
     /// The visited keys, if not all.
     fn among(&self) -> Option<&'a [u32]> {
         match self {
-            Pass::Add { among, .. } => *among,
+            Reduction::AddProbabilities { among, .. } => *among,
             _ => None,
         }
     }
@@ -100,7 +101,7 @@ by_level! {
     /// The CPU supports the level's instructions, and no other thread writes the outputs of these rows, heads and
     /// columns.
     pub(crate) unsafe fn visit_span(
-        task: &WindowScores<'_>, rows: &Rows, columns: Range<usize>, pass: &Pass<'_>, stop: &Stop, scratch: &mut [f32],
+        task: &WindowScores<'_>, rows: &Rows, columns: Range<usize>, reduction: &Reduction<'_>, stop: &Stop, scratch: &mut [f32],
     ) = visit_span_lanes;
 }
 
@@ -109,13 +110,13 @@ unsafe fn visit_span_lanes<V: Lanes>(
     task: &WindowScores<'_>,
     rows: &Rows,
     columns: Range<usize>,
-    pass: &Pass<'_>,
+    reduction: &Reduction<'_>,
     stop: &Stop,
     scratch: &mut [f32],
 ) {
     let mut buffers = Buffers::new::<V>(scratch, rows, &task.shape);
-    load_rows::<V>(task, rows, pass, &mut buffers);
-    let among = pass.among();
+    load_rows::<V>(task, rows, reduction, &mut buffers);
+    let among = reduction.among();
     let end = match among {
         Some(_) => columns.end,
         None => columns.end.min(task.last_key(rows.last_row()) + 1),
@@ -131,10 +132,10 @@ unsafe fn visit_span_lanes<V: Lanes>(
             causal: among.is_none() && task.last_key(rows.first) < first + count - 1,
         };
         // SAFETY: guaranteed by the caller.
-        unsafe { visit_tile::<V>(task, rows, pass, &tile, &mut buffers) };
+        unsafe { visit_tile::<V>(task, rows, reduction, &tile, &mut buffers) };
     }
     // SAFETY: guaranteed by the caller.
-    unsafe { write_measures(task, rows, pass, columns.start, &buffers) };
+    unsafe { write_measures(task, rows, reduction, columns.start, &buffers) };
 }
 
 /// Parts of the scratch. Row `r` of head `g` is lane `g * lanes + r`; the lanes of a head are cut into panels.
@@ -147,15 +148,15 @@ struct Buffers<'s> {
     logits: &'s mut [f32],
     /// `[lanes]`: the last visible key of each row, counted from the first key of the tile.
     visible: &'s mut [f32],
-    /// `[group * lanes]`, as `share` and `keep`. They hold (max, sum, keep) for `Measure`; (log-sum-exp, row weight,
-    /// -) for `Add`; (log-sum-exp, -, -) for `Raise` and `Each`; (log-sum-exp, average, -) for `Mark`, with the average
-    /// in the lanes of the first head only.
-    level: &'s mut [f32],
-    share: &'s mut [f32],
-    keep: &'s mut [f32],
-    /// Probabilities summed over the heads, for `Mark`: panels `[TILE][width]`; the panel from lane `start` on starts
-    /// at `TILE * start`.
-    together: &'s mut [f32],
+    /// `[group * lanes]`, as the next two. The three hold (max, sum, rescale) for `LogSumExp`; (log-sum-exp, row weight,
+    /// -) for `AddProbabilities`; (log-sum-exp, -, -) for `MaxProbability` and `WriteProbabilities`; (log-sum-exp,
+    /// average, -) for `MarkBelowAverage`, with the average in the lanes of the first head only.
+    max_or_lse: &'s mut [f32],
+    sum_or_weight: &'s mut [f32],
+    rescale: &'s mut [f32],
+    /// Probabilities summed over the heads, for `MarkBelowAverage`: panels `[TILE][width]`; the panel from lane `start`
+    /// on starts at `TILE * start`.
+    group_probabilities: &'s mut [f32],
     /// `[TILE, head_dim]`: the keys of a tile, if only some keys are visited.
     gathered: &'s mut [f32],
 }
@@ -179,10 +180,10 @@ impl<'s> Buffers<'s> {
             queries,
             logits,
             visible,
-            level,
-            share,
-            keep,
-            together,
+            max_or_lse,
+            sum_or_weight,
+            rescale,
+            group_probabilities,
             gathered,
         ] = split(scratch, sizes);
         Self {
@@ -190,10 +191,10 @@ impl<'s> Buffers<'s> {
             queries,
             logits,
             visible,
-            level,
-            share,
-            keep,
-            together,
+            max_or_lse,
+            sum_or_weight,
+            rescale,
+            group_probabilities,
             gathered,
         }
     }
@@ -205,12 +206,12 @@ impl<'s> Buffers<'s> {
     }
 }
 
-/// Packs the queries into panels, and initialises `level` and `share`.
+/// Packs the queries into panels, and initialises `max_or_lse` and `sum_or_weight`.
 #[inline(always)]
 fn load_rows<V: Lanes>(
     task: &WindowScores<'_>,
     rows: &Rows,
-    pass: &Pass<'_>,
+    reduction: &Reduction<'_>,
     buffers: &mut Buffers<'_>,
 ) {
     let HeadShape {
@@ -219,12 +220,14 @@ fn load_rows<V: Lanes>(
     let (group, window) = (task.shape.group(), task.rows());
     let (lanes, panel) = (buffers.lanes, V::ACROSS * V::N);
     buffers.queries.fill(0.0); // lanes past the last row must be finite
-    buffers.level.fill(match pass {
-        Pass::Measure { .. } => UNSEEN,
-        Pass::Add { .. } | Pass::Mark { .. } | Pass::Each { .. } => 0.0,
-        Pass::Raise { .. } => f32::INFINITY,
+    buffers.max_or_lse.fill(match reduction {
+        Reduction::LogSumExp { .. } => LOWEST_LOGIT,
+        Reduction::AddProbabilities { .. }
+        | Reduction::MarkBelowAverage { .. }
+        | Reduction::WriteProbabilities { .. } => 0.0,
+        Reduction::MaxProbability { .. } => f32::INFINITY,
     });
-    buffers.share.fill(0.0);
+    buffers.sum_or_weight.fill(0.0);
     for (g, r) in (0..group).flat_map(|g| (0..rows.rows).map(move |r| (g, r))) {
         let (h, row, lane) = (rows.kv_head * group + g, rows.first + r, g * lanes + r);
         let query = &task.queries[(row * q_heads + h) * head_dim..][..head_dim];
@@ -233,23 +236,25 @@ fn load_rows<V: Lanes>(
         let to = buffers.queries[head_dim * start..].as_mut_ptr();
         // SAFETY: the panel `[head_dim][width]` starts at element `head_dim * start` of `queries`.
         unsafe { pack_lane(query, task.scale.factor, to, width, lane - start) };
-        match pass {
-            Pass::Measure { .. } => {}
-            Pass::Add {
+        match reduction {
+            Reduction::LogSumExp { .. } => {}
+            Reduction::AddProbabilities {
                 log_sum_exp,
                 row_weight,
                 ..
             } => {
-                buffers.level[lane] = log_sum_exp[h * window + row];
-                buffers.share[lane] = task.row_weights.map_or(*row_weight, |weights| weights[row]);
+                buffers.max_or_lse[lane] = log_sum_exp[h * window + row];
+                buffers.sum_or_weight[lane] =
+                    task.row_weights.map_or(*row_weight, |weights| weights[row]);
             }
-            Pass::Raise { log_sum_exp, .. } | Pass::Each { log_sum_exp, .. } => {
-                buffers.level[lane] = log_sum_exp[h * window + row]
+            Reduction::MaxProbability { log_sum_exp, .. }
+            | Reduction::WriteProbabilities { log_sum_exp, .. } => {
+                buffers.max_or_lse[lane] = log_sum_exp[h * window + row]
             }
-            Pass::Mark { log_sum_exp, .. } => {
-                buffers.level[lane] = log_sum_exp[h * window + row];
+            Reduction::MarkBelowAverage { log_sum_exp, .. } => {
+                buffers.max_or_lse[lane] = log_sum_exp[h * window + row];
                 // Lanes past the last row keep average 0; no probability is below 0, so their bits stay clear.
-                buffers.share[r] = group as f32 / (task.last_key(row) + 1) as f32;
+                buffers.sum_or_weight[r] = group as f32 / (task.last_key(row) + 1) as f32;
             }
         }
     }
@@ -271,7 +276,7 @@ struct Tile {
 unsafe fn visit_tile<V: Lanes>(
     task: &WindowScores<'_>,
     rows: &Rows,
-    pass: &Pass<'_>,
+    reduction: &Reduction<'_>,
     tile: &Tile,
     buffers: &mut Buffers<'_>,
 ) {
@@ -281,8 +286,8 @@ unsafe fn visit_tile<V: Lanes>(
         // Negative if the whole tile lies after the row; exact in f32 below 2^24.
         *visible = task.last_key((rows.first + r).min(rows.last_row())) as f32 - tile.first as f32;
     }
-    let keys = tile_keys(task, rows, pass, tile, buffers.gathered);
-    for start in (0..buffers.level.len())
+    let keys = tile_keys(task, rows, reduction, tile, buffers.gathered);
+    for start in (0..buffers.max_or_lse.len())
         .step_by(lanes)
         .flat_map(|head| (head..head + lanes).step_by(panel))
     {
@@ -299,11 +304,11 @@ unsafe fn visit_tile<V: Lanes>(
             if let Some(cap) = task.scale.cap {
                 soft_cap_lanes::<V>(&mut buffers.logits[..tile.count * width], cap);
             }
-            reduce_panel::<V>(task, rows, pass, tile, start, buffers);
+            reduce_panel::<V>(task, rows, reduction, tile, start, buffers);
         }
     }
-    // SAFETY: guaranteed by the caller; `together` was written above.
-    unsafe { write_marks::<V>(task, rows, pass, tile, buffers) };
+    // SAFETY: guaranteed by the caller; `group_probabilities` was written above.
+    unsafe { write_marks::<V>(task, rows, reduction, tile, buffers) };
 }
 
 /// The keys of a tile, gathered if only some keys are visited.
@@ -311,13 +316,13 @@ unsafe fn visit_tile<V: Lanes>(
 fn tile_keys(
     task: &WindowScores<'_>,
     rows: &Rows,
-    pass: &Pass<'_>,
+    reduction: &Reduction<'_>,
     tile: &Tile,
     gathered: &mut [f32],
 ) -> Strided {
     let head_dim = task.shape.head_dim;
     let keys = task.keys.head(rows.kv_head);
-    let keys = match pass.among() {
+    let keys = match reduction.among() {
         Some(among) => {
             let numbers = among[tile.first..tile.first + tile.count].iter();
             for (to, &number) in gathered.chunks_exact_mut(head_dim).zip(numbers) {
@@ -342,7 +347,7 @@ fn tile_keys(
 unsafe fn reduce_panel<V: Lanes>(
     task: &WindowScores<'_>,
     rows: &Rows,
-    pass: &Pass<'_>,
+    reduction: &Reduction<'_>,
     tile: &Tile,
     start: usize,
     buffers: &mut Buffers<'_>,
@@ -353,31 +358,31 @@ unsafe fn reduce_panel<V: Lanes>(
     let head = rows.kv_head * task.shape.group() + g;
     let visible = tile.causal.then_some(buffers.visible[first..].as_ptr());
     let logits = buffers.logits.as_mut_ptr();
-    let level = buffers.level[start..].as_mut_ptr();
-    let share = buffers.share[start..].as_mut_ptr();
+    let max_or_lse = buffers.max_or_lse[start..].as_mut_ptr();
+    let sum_or_weight = buffers.sum_or_weight[start..].as_mut_ptr();
     // SAFETY: sizes as drawn in `panel.rs`; only this item writes these columns of `out`.
     unsafe {
-        match pass {
-            Pass::Measure { .. } => {
-                let running = Running {
-                    max: level,
-                    sum: share,
-                    keep: buffers.keep[start..].as_mut_ptr(),
+        match reduction {
+            Reduction::LogSumExp { .. } => {
+                let running = OnlineSoftmax {
+                    max: max_or_lse,
+                    sum: sum_or_weight,
+                    rescale: buffers.rescale[start..].as_mut_ptr(),
                 };
                 softmax_tile::<V>(count, across, logits, visible, running);
             }
-            Pass::Add { out, stride, .. } => {
+            Reduction::AddProbabilities { out, stride, .. } => {
                 let at = head * stride + tile.first;
                 let out = out.part(at..at + count);
-                add_probabilities::<V>(across, logits, visible, level, share, out);
+                add_probabilities::<V>(across, logits, visible, max_or_lse, sum_or_weight, out);
             }
-            Pass::Raise { columns, out, .. } => {
+            Reduction::MaxProbability { columns, out, .. } => {
                 let at = head * columns.len() + tile.first - columns.start;
                 let out = out.part(at..at + count);
-                raise_to_probabilities::<V>(across, logits, visible, level, out);
+                max_probabilities::<V>(across, logits, visible, max_or_lse, out);
             }
-            Pass::Each { out, stride, .. } => {
-                to_probabilities::<V>(count, across, logits, level);
+            Reduction::WriteProbabilities { out, stride, .. } => {
+                to_probabilities::<V>(count, across, logits, max_or_lse);
                 for lane in 0..width.min(rows.rows.saturating_sub(first)) {
                     let row = rows.first + first + lane;
                     let seen = count.min((task.last_key(row) + 1).saturating_sub(tile.first));
@@ -387,15 +392,23 @@ unsafe fn reduce_panel<V: Lanes>(
                     out.iter_mut().zip(column).for_each(|(o, p)| *o = *p);
                 }
             }
-            Pass::Mark { .. } => {
-                let sums = buffers.together[TILE * first..].as_mut_ptr();
-                join_heads::<V>(count, across, logits, visible, level, sums, g > 0);
+            Reduction::MarkBelowAverage { .. } => {
+                let sums = buffers.group_probabilities[TILE * first..].as_mut_ptr();
+                sum_group_probabilities::<V>(
+                    count,
+                    across,
+                    logits,
+                    visible,
+                    max_or_lse,
+                    sums,
+                    g > 0,
+                );
             }
         }
     }
 }
 
-/// [`Pass::Mark`]: writes the bits of a tile from the sums over the heads.
+/// [`Reduction::MarkBelowAverage`]: writes the bits of a tile from the sums over the heads.
 ///
 /// # Safety
 /// As [`visit_span`].
@@ -403,11 +416,11 @@ unsafe fn reduce_panel<V: Lanes>(
 unsafe fn write_marks<V: Lanes>(
     task: &WindowScores<'_>,
     rows: &Rows,
-    pass: &Pass<'_>,
+    reduction: &Reduction<'_>,
     tile: &Tile,
     buffers: &Buffers<'_>,
 ) {
-    let Pass::Mark { bits, words, .. } = pass else {
+    let Reduction::MarkBelowAverage { bits, words, .. } = reduction else {
         return;
     };
     let at = (rows.kv_head * task.tokens + tile.first) * words + rows.first / ROWS;
@@ -417,12 +430,12 @@ unsafe fn write_marks<V: Lanes>(
         *word = 0;
         for start in (0..buffers.lanes).step_by(V::ACROSS * V::N) {
             let width = buffers.width::<V>(start);
-            let sums = &buffers.together[TILE * start + key * width..];
+            let sums = &buffers.group_probabilities[TILE * start + key * width..];
             for lane in (0..width).step_by(V::N) {
                 // SAFETY: whole vectors of both slices.
                 unsafe {
                     let sum = V::load(sums[lane..].as_ptr());
-                    let average = V::load(buffers.share[start + lane..].as_ptr());
+                    let average = V::load(buffers.sum_or_weight[start + lane..].as_ptr());
                     *word |= V::less_bits(sum, average) << (start + lane);
                 }
             }
@@ -430,7 +443,7 @@ unsafe fn write_marks<V: Lanes>(
     }
 }
 
-/// [`Pass::Measure`]: writes the running softmax of the rows over the span from key `start` on.
+/// [`Reduction::LogSumExp`]: writes the running softmax of the rows over the span from key `start` on.
 ///
 /// # Safety
 /// As [`visit_span`].
@@ -438,11 +451,11 @@ unsafe fn write_marks<V: Lanes>(
 unsafe fn write_measures(
     task: &WindowScores<'_>,
     rows: &Rows,
-    pass: &Pass<'_>,
+    reduction: &Reduction<'_>,
     start: usize,
     buffers: &Buffers<'_>,
 ) {
-    let Pass::Measure { span, max, sum } = pass else {
+    let Reduction::LogSumExp { span, max, sum } = reduction else {
         return;
     };
     let group = task.shape.group();
@@ -453,9 +466,9 @@ unsafe fn write_measures(
         // SAFETY: only this item writes these rows, heads and span.
         unsafe {
             max.part(at..at + rows.rows)
-                .copy_from_slice(&buffers.level[lanes.clone()]);
+                .copy_from_slice(&buffers.max_or_lse[lanes.clone()]);
             sum.part(at..at + rows.rows)
-                .copy_from_slice(&buffers.share[lanes]);
+                .copy_from_slice(&buffers.sum_or_weight[lanes]);
         }
     }
 }

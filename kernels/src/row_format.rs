@@ -11,7 +11,7 @@ use crate::simd::{Lanes, half_to_f32};
 pub(crate) const BLOCK: usize = 32;
 
 /// A storage format for the numbers of a row.
-pub(crate) trait Stored {
+pub(crate) trait RowFormat {
     /// Bytes per block of [`BLOCK`] numbers.
     const BYTES: usize;
 
@@ -29,18 +29,18 @@ pub(crate) trait Stored {
 }
 
 /// [`crate::CacheType::F32`], in native byte order.
-pub(crate) struct Floats;
+pub(crate) struct F32Rows;
 
 /// [`crate::CacheType::F16`]
-pub(crate) struct Halves;
+pub(crate) struct F16Rows;
 
 /// [`crate::CacheType::Q8_0`]
-pub(crate) struct Bytes;
+pub(crate) struct Q8Rows;
 
 /// [`crate::CacheType::Q4_0`]
-pub(crate) struct Nibbles;
+pub(crate) struct Q4Rows;
 
-impl Stored for Floats {
+impl RowFormat for F32Rows {
     const BYTES: usize = 4 * BLOCK;
 
     #[inline(always)]
@@ -55,7 +55,7 @@ impl Stored for Floats {
     }
 }
 
-impl Stored for Halves {
+impl RowFormat for F16Rows {
     const BYTES: usize = 2 * BLOCK;
 
     #[inline(always)]
@@ -73,7 +73,7 @@ impl Stored for Halves {
 /// Bytes of a block's scale, which precedes its numbers.
 const SCALE: usize = 2;
 
-impl Stored for Bytes {
+impl RowFormat for Q8Rows {
     const BYTES: usize = SCALE + BLOCK;
 
     #[inline(always)]
@@ -88,7 +88,7 @@ impl Stored for Bytes {
     }
 }
 
-impl Stored for Nibbles {
+impl RowFormat for Q4Rows {
     const BYTES: usize = SCALE + BLOCK / 2;
 
     #[inline(always)]
@@ -125,7 +125,7 @@ unsafe fn half(from: *const u8) -> f32 {
 /// # Safety
 /// `bytes` covers `row.len()` numbers, and the caller runs at the level of `V`.
 #[inline(always)]
-pub(crate) unsafe fn unpack<V: Lanes, S: Stored>(bytes: *const u8, row: &mut [f32]) {
+pub(crate) unsafe fn unpack<V: Lanes, S: RowFormat>(bytes: *const u8, row: &mut [f32]) {
     for (number, numbers) in row.chunks_mut(BLOCK).enumerate() {
         // SAFETY: guaranteed by the caller; vectors and single numbers stay inside the block.
         unsafe {

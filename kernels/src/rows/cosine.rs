@@ -2,11 +2,9 @@
 
 use super::RowStore;
 use crate::CacheType;
+use crate::nearest_by_cosine::norm_of_square;
+use crate::row_format::{BLOCK, F16Rows, F32Rows, Q4Rows, Q8Rows, RowFormat};
 use crate::simd::{Lanes, by_level};
-use crate::stored::{BLOCK, Bytes, Floats, Halves, Nibbles, Stored};
-
-/// Lower bound for the length of a row: a zero row has cosine 0 with every row.
-const LEAST_LENGTH: f32 = 1e-12;
 
 /// A row in its storage type.
 #[derive(Clone, Copy)]
@@ -17,8 +15,8 @@ struct StoredRow {
 
 impl RowStore {
     /// Writes the cosine of row `one` of head `h` with each of the rows `others` to `cosines`, from the rounded
-    /// numbers; 0 if a row has length 0. The Hadamard transform is not undone: it applies to all rows of a store or to
-    /// none, and preserves lengths and angles.
+    /// numbers; 0 if a row has norm 0. The Hadamard transform is not undone: it applies to all rows of a store or to
+    /// none, and preserves norms and angles.
     ///
     /// # Panics
     /// If `cosines` and `others` differ in length.
@@ -60,15 +58,14 @@ unsafe fn write_cosines_lanes<V: Lanes>(
     cosines: &mut [f32],
 ) {
     let (a, len) = (store.stored_row(h, one), store.head_dim);
-    let length = |square: f32| square.sqrt().max(LEAST_LENGTH);
     // SAFETY: the caller guarantees the level; rows are `head_dim` numbers, and the store is borrowed.
     let [_, square] = unsafe { products::<V>(a, a, len) };
-    let of_one = length(square);
+    let of_one = norm_of_square(square);
     for (&other, cosine) in others.iter().zip(cosines) {
         let b = store.stored_row(h, other as usize);
         // SAFETY: as above.
         let [both, square] = unsafe { products::<V>(a, b, len) };
-        *cosine = both / (of_one * length(square));
+        *cosine = both / (of_one * norm_of_square(square));
     }
 }
 
@@ -81,10 +78,10 @@ unsafe fn products<V: Lanes>(a: StoredRow, b: StoredRow, len: usize) -> [f32; 2]
     // SAFETY: guaranteed by the caller. Either all rows of a store are f32, or each is of one of its two packed types.
     unsafe {
         match a.kind {
-            CacheType::F32 => products_of::<V, Floats, Floats>(a, b, len),
-            CacheType::F16 => products_with::<V, Halves>(a, b, len),
-            CacheType::Q8_0 => products_with::<V, Bytes>(a, b, len),
-            CacheType::Q4_0 => products_with::<V, Nibbles>(a, b, len),
+            CacheType::F32 => products_of::<V, F32Rows, F32Rows>(a, b, len),
+            CacheType::F16 => products_with::<V, F16Rows>(a, b, len),
+            CacheType::Q8_0 => products_with::<V, Q8Rows>(a, b, len),
+            CacheType::Q4_0 => products_with::<V, Q4Rows>(a, b, len),
         }
     }
 }
@@ -92,13 +89,17 @@ unsafe fn products<V: Lanes>(a: StoredRow, b: StoredRow, len: usize) -> [f32; 2]
 /// # Safety
 /// As [`products`]; `a` is stored as `A`, and `b` not as f32.
 #[inline(always)]
-unsafe fn products_with<V: Lanes, A: Stored>(a: StoredRow, b: StoredRow, len: usize) -> [f32; 2] {
+unsafe fn products_with<V: Lanes, A: RowFormat>(
+    a: StoredRow,
+    b: StoredRow,
+    len: usize,
+) -> [f32; 2] {
     // SAFETY: guaranteed by the caller.
     unsafe {
         match b.kind {
-            CacheType::F32 | CacheType::F16 => products_of::<V, A, Halves>(a, b, len),
-            CacheType::Q8_0 => products_of::<V, A, Bytes>(a, b, len),
-            CacheType::Q4_0 => products_of::<V, A, Nibbles>(a, b, len),
+            CacheType::F32 | CacheType::F16 => products_of::<V, A, F16Rows>(a, b, len),
+            CacheType::Q8_0 => products_of::<V, A, Q8Rows>(a, b, len),
+            CacheType::Q4_0 => products_of::<V, A, Q4Rows>(a, b, len),
         }
     }
 }
@@ -106,7 +107,7 @@ unsafe fn products_with<V: Lanes, A: Stored>(a: StoredRow, b: StoredRow, len: us
 /// # Safety
 /// As [`products`]; the rows are stored as `A` and `B`.
 #[inline(always)]
-unsafe fn products_of<V: Lanes, A: Stored, B: Stored>(
+unsafe fn products_of<V: Lanes, A: RowFormat, B: RowFormat>(
     a: StoredRow,
     b: StoredRow,
     len: usize,
@@ -146,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_as_alike_as_what_is_read_of_them() {
+    fn cosines_match_dequantised_rows() {
         let row = |salt: f32, len: usize| -> Vec<f32> {
             let number = |i: usize| (i as f32 * 0.37 + salt).sin() * (1.0 + (i % 7) as f32);
             (0..len).map(number).collect()
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_without_length_is_like_nothing() {
+    fn zero_row_has_cosine_zero() {
         let mut store = RowStore::stored(CacheType::Q8_0, 64, &[2], &[1], false);
         store.write(0, 1, &[1.0; 64]);
         let mut found = [f32::NAN; 2];

@@ -1,7 +1,7 @@
-//! One span of decode attention: a run of rows of one KV head, for all heads of its group.
+//! One split of decode attention (split-KV): a run of rows of one KV head, for all heads of its group.
 //!
 //! Each key and each value row is read from memory once for the whole group, whatever its storage type. `decode.rs`
-//! combines spans, `heads.rs` has the inner loops, and `panel.rs` the causal tiles of a prompt.
+//! combines splits, `heads.rs` has the inner loops, and `panel.rs` the causal tiles of a prompt.
 
 use std::ops::Range;
 
@@ -79,15 +79,15 @@ pub struct DecodeAttention<'a> {
 
 /// Rows `first..first + rows` of one KV head.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
+pub(crate) struct KvSplit {
     pub kv_head: usize,
     pub first: usize,
     pub rows: usize,
 }
 
-/// Partial result of one span, per head of the group: the largest logit, the sum of `exp(logit - largest)`, and the
+/// Partial result of one split, per head of the group: the largest logit, the sum of `exp(logit - largest)`, and the
 /// values weighted by these exponentials; and scratch for keys that are rotated as they are read.
-pub(crate) struct Partial<'a> {
+pub(crate) struct SplitResult<'a> {
     /// `[group]`
     pub max: &'a mut [f32],
     /// `[group]`
@@ -98,7 +98,7 @@ pub(crate) struct Partial<'a> {
     pub rows: &'a mut [f32],
 }
 
-impl<'a> Partial<'a> {
+impl<'a> SplitResult<'a> {
     pub(crate) fn len(shape: &HeadShape) -> usize {
         2 * shape.group() + (shape.group() + UNPACKED) * shape.head_dim
     }
@@ -118,45 +118,45 @@ impl<'a> Partial<'a> {
 
 by_level! {
     /// # Safety
-    /// The CPU supports the level's instructions, and no other thread accesses the span's logits.
-    pub(crate) unsafe fn attend(task: &DecodeAttention<'_>, span: &Span, logits: Logits, partial: &mut Partial<'_>) = attend_lanes;
+    /// The CPU supports the level's instructions, and no other thread accesses the split's logits.
+    pub(crate) unsafe fn attend(task: &DecodeAttention<'_>, split: &KvSplit, logits: Logits, result: &mut SplitResult<'_>) = attend_lanes;
 }
 
 #[inline(always)]
 unsafe fn attend_lanes<V: Lanes>(
     task: &DecodeAttention<'_>,
-    span: &Span,
+    split: &KvSplit,
     logits: Logits,
-    partial: &mut Partial<'_>,
+    result: &mut SplitResult<'_>,
 ) {
     let group = Group::new(&task.shape);
     let Group { heads, head_dim } = group;
-    let queries = &task.query[span.kv_head * heads * head_dim..][..heads * head_dim];
-    let end = span.first + span.rows;
+    let queries = &task.query[split.kv_head * heads * head_dim..][..heads * head_dim];
+    let end = split.first + split.rows;
     let at = |row: usize| Logits {
-        // SAFETY: rows of the span, whose logits the caller guarantees.
-        start: unsafe { logits.start.add(row - span.first) },
+        // SAFETY: rows of the split, whose logits the caller guarantees.
+        start: unsafe { logits.start.add(row - split.first) },
         ..logits
     };
     let scale = task.scale.factor;
     // SAFETY: pointers stay inside the slices above; the caller guarantees the rest.
     unsafe {
-        let mut row = span.first;
+        let mut row = split.first;
         while row < end {
             let to = at(row);
             row += match &task.rotation {
                 Some(rotation) => {
                     let rows = row..end.min(row + UNPACKED);
                     let count = rows.len();
-                    rotate_keys::<V>(task, rotation, span.kv_head, rows, partial.rows);
+                    rotate_keys::<V>(task, rotation, split.kv_head, rows, result.rows);
                     let keys: [*const u8; UNPACKED] =
-                        std::array::from_fn(|i| partial.rows[i * head_dim..].as_ptr().cast());
+                        std::array::from_fn(|i| result.rows[i * head_dim..].as_ptr().cast());
                     let keys = &keys[..count];
                     dot_heads(V::LEVEL, CacheType::F32, group, scale, keys, queries, to);
                     count
                 }
                 None => {
-                    let run = task.keys.run(span.kv_head, row..end);
+                    let run = task.keys.run(split.kv_head, row..end);
                     dot_heads(V::LEVEL, run.kind, group, scale, run.starts(), queries, to);
                     run.rows
                 }
@@ -164,24 +164,17 @@ unsafe fn attend_lanes<V: Lanes>(
         }
         for g in 0..heads {
             let row =
-                std::slice::from_raw_parts_mut(logits.start.add(g * logits.stride), span.rows);
+                std::slice::from_raw_parts_mut(logits.start.add(g * logits.stride), split.rows);
             if let Some(cap) = task.scale.cap {
                 soft_cap_lanes::<V>(row, cap);
             }
-            (partial.max[g], partial.sum[g]) = softmax_row::<V>(row);
+            (result.max[g], result.sum[g]) = softmax_row::<V>(row);
         }
-        partial.out.fill(0.0);
-        let mut row = span.first;
+        result.out.fill(0.0);
+        let mut row = split.first;
         while row < end {
-            let run = task.values.run(span.kv_head, row..end);
-            add_heads(
-                V::LEVEL,
-                run.kind,
-                group,
-                run.starts(),
-                at(row),
-                partial.out,
-            );
+            let run = task.values.run(split.kv_head, row..end);
+            add_heads(V::LEVEL, run.kind, group, run.starts(), at(row), result.out);
             row += run.rows;
         }
     }
