@@ -38,7 +38,7 @@ impl<'m> Cuda<'m> {
 
 impl<'m> Backend<'m> for Cuda<'m> {
     fn name(&self) -> &'m str {
-        &self.gpu.device().facts().name
+        &self.gpu.device().properties().name
     }
 
     fn has_own_memory(&self) -> bool {

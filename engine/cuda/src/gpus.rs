@@ -23,13 +23,13 @@ fn list() -> Result<Vec<Gpu>, String> {
     let gpus = kept_cuda::nvidia::gpus().map_err(|why| why.to_string())?;
     let gpu = |gpu: kept_cuda::nvidia::Gpu| Gpu {
         device: format!("{PREFIX}{}", gpu.ordinal),
-        name: gpu.facts.name,
+        name: gpu.properties.name,
         capability: format!(
             "{}.{}",
-            gpu.facts.capability / 10,
-            gpu.facts.capability % 10
+            gpu.properties.capability / 10,
+            gpu.properties.capability % 10
         ),
-        memory: gpu.facts.memory,
+        memory: gpu.properties.memory,
         free: gpu.free,
     };
     Ok(gpus.into_iter().map(gpu).collect())
@@ -77,7 +77,7 @@ impl Gpus for CudaGpus {
 pub fn rates_of(device: &Device) -> Result<GpuRates, EngineError> {
     let rates = device.rates(&RatesOf::GPU)?;
     Ok(GpuRates {
-        gpu: device.facts().name.clone(),
+        gpu: device.properties().name.clone(),
         copy_gbs: rates.copy / 1e9,
         to_gpu_gbs: rates.to_gpu / 1e9,
         matrix_tflops: rates.matrix / 1e12,

@@ -3,9 +3,9 @@
 //! back. Measurements are downloaded and the host runs the method. Kept rows are downloaded too, or stay on
 //! the device if no method changes them during decode.
 
-mod asked;
 mod chunk;
 mod gathering;
+mod gpu_prompt_rows;
 mod kept;
 mod observing;
 mod on_host;
@@ -19,8 +19,8 @@ use std::time::Duration;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_cuda::{
-    AttentionScratch, Buffer, Device, DeviceError, GpuCache, Keeping, LayerCapacity, LayerRows,
-    QuerySums, Readback, ScoresScratch, UploadStaging,
+    AttentionScratch, Buffer, Device, DeviceError, GatherStaging, GpuCache, LayerCapacity,
+    LayerRows, QuerySums, Readback, ScoresScratch, UploadStaging,
 };
 use kept_engine::backend::{
     Chunk, DeviceRows, HostBuffers, HostView, Keep, LastRows, LayerRowsAccess, Measurements,
@@ -89,13 +89,13 @@ pub(super) struct CudaPrefill<'a> {
     /// Downloads rows for a vault that is written.
     writeback: Option<VaultWriteback>,
     /// Kept rows that stay on the device, and what copies them.
-    to_cache: Option<(GpuCache, Keeping)>,
+    to_cache: Option<(GpuCache, GatherStaging)>,
     /// What downloads kept rows, if the host does more than copy them.
     to_host: Option<ToHost>,
     /// Sums over queries before RoPE, one for each distinct request.
     query_sums: Vec<(Future, QuerySums)>,
     /// Scratch for computations on rows, if a method needs them.
-    asked: Option<Mutex<asked::Scratch>>,
+    method_scratch: Option<Mutex<gpu_prompt_rows::Scratch>>,
     /// Downloads all rows of a layer: for a reconstruction, a method that reads copies, or one that keeps
     /// everything.
     row_readback: Readback<f16>,
@@ -212,7 +212,7 @@ impl<'a> CudaPrefill<'a> {
                 .then(|| ToHost::new(device, heads, plans))
                 .transpose()?,
             query_sums: observing::query_sums(device, heads, needs().filter_map(|n| n.future))?,
-            asked: asked::Scratch::new(device, plans, n, heads.head_dim)?,
+            method_scratch: gpu_prompt_rows::Scratch::new(device, plans, n, heads.head_dim)?,
             row_readback: Readback::new(device, Readback::<f16>::PIECE.min(n * heads.head_dim))?,
             halves: Vec::new(),
             buffers,

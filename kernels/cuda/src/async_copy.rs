@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::device::Memory;
 use crate::driver::Copying;
-use crate::{Buffer, Device, DeviceError, MemorySpace, Number};
+use crate::{Buffer, Device, DeviceElement, DeviceError, MemorySpace};
 
 /// An asynchronous copy. Dropping it waits for it.
 pub struct PendingCopy {
@@ -24,8 +24,8 @@ pub struct PendingCopy {
 
 impl PendingCopy {
     /// Later work on the device begins after this copy.
-    pub fn before_the_rest(&self) -> Result<(), DeviceError> {
-        self.copying.before_the_rest()
+    pub fn order_before_later_work(&self) -> Result<(), DeviceError> {
+        self.copying.order_before_later_work()
     }
 
     /// Waits until the copy has ended.
@@ -41,7 +41,7 @@ impl Drop for PendingCopy {
     }
 }
 
-impl<T: Number> Buffer<T> {
+impl<T: DeviceElement> Buffer<T> {
     /// Copies `range` of `from` to `first..` of this buffer, concurrently with later work on the device. The copy
     /// begins after all work submitted before. Until it has ended, the caller must not write the source or access the
     /// destination.
@@ -95,7 +95,7 @@ impl Staged {
         if bytes == 0 {
             return Ok(&mut []);
         }
-        let start = self.host.driver().reach(self.host.address())?;
+        let start = self.host.driver().host_pointer(self.host.address())?;
         // SAFETY: memory of this object that no copy uses any more, borrowed with it.
         Ok(unsafe { std::slice::from_raw_parts_mut(start, bytes) })
     }
@@ -132,7 +132,7 @@ impl UploadStaging {
         let half = &mut self.halves[self.filling];
         self.filling = 1 - self.filling;
         let upload = half.device.copy_async(0, &half.host, 0..bytes)?;
-        upload.before_the_rest()?;
+        upload.order_before_later_work()?;
         half.pending = Some(upload);
         Ok(half.device.share(0..bytes))
     }
@@ -155,7 +155,7 @@ impl DownloadStaging {
     /// The buffer for the device to fill. Later work begins after the last download has ended.
     pub fn space(&mut self) -> Result<&mut Buffer<u8>, DeviceError> {
         if let Some(pending) = &self.staged.pending {
-            pending.before_the_rest()?;
+            pending.order_before_later_work()?;
         }
         Ok(&mut self.staged.device)
     }
@@ -180,23 +180,23 @@ impl DownloadStaging {
 }
 
 /// Double-buffered downloads through pinned memory, piece by piece: the host reads one piece while the next is copied.
-pub struct Readback<T: Number> {
+pub struct Readback<T: DeviceElement> {
     halves: [Buffer<T>; 2],
 }
 
-impl<T: Number> Readback<T> {
+impl<T: DeviceElement> Readback<T> {
     /// Piece size that is large enough to amortise the cost of a copy.
     pub const PIECE: usize = 1 << 18;
 
-    /// Allocates two pieces of `numbers` elements.
-    pub fn new(device: &Device, numbers: usize) -> Result<Self, DeviceError> {
-        let half = || device.alloc_uninit_in(MemorySpace::Host, numbers);
+    /// Allocates two pieces of `elements` elements.
+    pub fn new(device: &Device, elements: usize) -> Result<Self, DeviceError> {
+        let half = || device.alloc_uninit_in(MemorySpace::Host, elements);
         Ok(Self {
             halves: [half()?, half()?],
         })
     }
 
-    /// Downloads `first..first + numbers.len()` of `from`, after all work submitted before.
+    /// Downloads `first..first + elements.len()` of `from`, after all work submitted before.
     ///
     /// # Panics
     /// When `from` has fewer elements, or pieces are empty.
@@ -204,10 +204,10 @@ impl<T: Number> Readback<T> {
         &mut self,
         from: &Buffer<T>,
         first: usize,
-        numbers: &mut [T],
+        elements: &mut [T],
     ) -> Result<(), DeviceError> {
-        let range = first..first + numbers.len();
-        let mut rest = numbers;
+        let range = first..first + elements.len();
+        let mut rest = elements;
         self.pieces(from, range, |piece| {
             let (own, others) = std::mem::take(&mut rest).split_at_mut(piece.len());
             own.copy_from_slice(piece);
@@ -245,7 +245,7 @@ impl<T: Number> Readback<T> {
             if let Some(pending) = pending {
                 pending.wait()?;
             }
-            let start = half.driver().reach(half.address())?.cast::<T>();
+            let start = half.driver().host_pointer(half.address())?.cast::<T>();
             // SAFETY: `count` elements of this object were copied to `start` and no copy writes them any more; any bits
             // are a valid `T`.
             visit(unsafe { std::slice::from_raw_parts(start, count) });

@@ -24,16 +24,16 @@ pub(crate) fn tile_keys(head_dim: usize) -> usize {
 
 /// Bytes of shared memory that the system reserves for each block. The most that a block may request is this much less
 /// than the multiprocessor has.
-const LOST_TO_BLOCK: usize = 1024;
+const RESERVED_SHARED_BYTES: usize = 1024;
 
 /// Number of tiles of keys and values in shared memory, and their bytes. Two tiles, so that one is copied while the
 /// other is used, if two blocks still fit on a multiprocessor. Otherwise two blocks with one tile hide more latency:
 /// one block computes while the other copies.
 pub(crate) fn stages(device: &Device, head_dim: usize) -> (u32, usize) {
     let one = 2 * tile_keys(head_dim) * tile_row_bytes(head_dim);
-    let of_multiprocessor = device.facts().shared_bytes as usize + LOST_TO_BLOCK;
-    let fits = 2 * (2 * one + LOST_TO_BLOCK) <= of_multiprocessor;
-    if fits && device.facts().capability >= 80 {
+    let of_multiprocessor = device.properties().shared_bytes as usize + RESERVED_SHARED_BYTES;
+    let fits = 2 * (2 * one + RESERVED_SHARED_BYTES) <= of_multiprocessor;
+    if fits && device.properties().capability >= 80 {
         (2, 2 * one)
     } else {
         (1, one)
@@ -54,10 +54,10 @@ impl Variant {
     fn new(device: &Device, dim: usize, rows: usize) -> Self {
         let (wide_rows, wide_keys) = WIDE;
         let wide_bytes = (4 * wide_keys + wide_rows) * tile_row_bytes(dim);
-        let of_multiprocessor = device.facts().shared_bytes as usize + LOST_TO_BLOCK;
-        let fits = 2 * (wide_bytes + LOST_TO_BLOCK) <= of_multiprocessor;
+        let of_multiprocessor = device.properties().shared_bytes as usize + RESERVED_SHARED_BYTES;
+        let fits = 2 * (wide_bytes + RESERVED_SHARED_BYTES) <= of_multiprocessor;
         // Heads of 256 have no registers for twice as many rows.
-        if rows > ROWS_OF_BLOCK && dim <= 128 && fits && device.facts().capability >= 80 {
+        if rows > ROWS_OF_BLOCK && dim <= 128 && fits && device.properties().capability >= 80 {
             return Self {
                 kernel: format!("prefill_attention_wide_{dim}"),
                 rows: wide_rows,
@@ -111,7 +111,7 @@ pub struct AttentionScratch {
 impl AttentionScratch {
     /// Allocates partial results for these heads: enough splits to keep the device busy with a few rows.
     pub fn new(device: &Device, shape: HeadShape) -> Result<Self, DeviceError> {
-        let wanted = BLOCKS_EACH * device.facts().multiprocessors as usize;
+        let wanted = BLOCKS_EACH * device.properties().multiprocessors as usize;
         // With one tile of rows, a split is one block per query head.
         let capacity = wanted.div_ceil(shape.q_heads).max(2) * ROWS_OF_BLOCK;
         Ok(Self {
@@ -131,7 +131,7 @@ impl AttentionScratch {
         tiles: usize,
         rows: usize,
     ) -> usize {
-        let wanted = (BLOCKS_EACH * device.facts().multiprocessors as usize).div_ceil(blocks);
+        let wanted = (BLOCKS_EACH * device.properties().multiprocessors as usize).div_ceil(blocks);
         wanted
             .min(tiles / TILES_EACH)
             .min(self.capacity / rows)
@@ -139,7 +139,7 @@ impl AttentionScratch {
     }
 }
 
-/// `device/prefill_attention.cu`.
+/// Parameters of kernels `prefill_attention_*`; same layout as `PrefillAttention` in `device/prefill_attention.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct PrefillParameters {
@@ -158,7 +158,8 @@ struct PrefillParameters {
     scale: ScaleParameters,
 }
 
-/// `device/combine.cu`: combines the partial results of split keys.
+/// Parameters of kernel `combine`, which combines the partial results of split keys; same layout as `Combine` in
+/// `device/combine.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct CombineParameters {
@@ -186,9 +187,9 @@ impl Device {
     ) -> Result<(), DeviceError> {
         let (shape, rows) = (&task.shape, task.rows);
         let dim = supported(shape.head_dim)?;
-        let numbers = rows * shape.q_heads * dim;
+        let elements = rows * shape.q_heads * dim;
         assert!(
-            task.queries.len() >= numbers && out.len() >= numbers,
+            task.queries.len() >= elements && out.len() >= elements,
             "queries and out are [rows {rows}, q_heads {}, head_dim {dim}]",
             shape.q_heads
         );
@@ -300,8 +301,9 @@ mod tests {
                 let (stages, bytes) = stages(&device, head_dim);
                 let what = format!("sm_{capability}, heads of {head_dim}: {stages} of {bytes}");
                 assert_eq!(stages == 2, two.contains(&head_dim), "{what}");
-                let of_multiprocessor = device.facts().shared_bytes as usize + LOST_TO_BLOCK;
-                let blocks = of_multiprocessor / (bytes + LOST_TO_BLOCK);
+                let of_multiprocessor =
+                    device.properties().shared_bytes as usize + RESERVED_SHARED_BYTES;
+                let blocks = of_multiprocessor / (bytes + RESERVED_SHARED_BYTES);
                 assert!(capability == 75 || blocks >= 2, "{what}");
             }
         }

@@ -1,4 +1,4 @@
-//! candle's products with quantised weights, which are llama.cpp's: `mmvq` for few inputs, `mmq` for many. Only
+//! candle's products with quantised weights, which are llama.cpp's: MMVQ for few inputs, MMQ for many. Only
 //! candle's launchers are called, with this crate's memory and stream.
 
 use std::ffi::{CStr, c_char, c_void};
@@ -7,10 +7,12 @@ use candle_core::quantized::GgmlDType;
 use candle_kernels::ffi;
 
 use crate::DeviceError;
-use crate::candle_takes::{self, PADDING, WORKSPACE};
-use crate::driver::{Address, FEW, Facts, Inputs, Product, Products};
+use crate::candle_memory::{self, PADDING, WORKSPACE};
+use crate::driver::{
+    Address, DeviceProperties, InputFormat, MMVQ_MAX_BATCH_SIZE, Product, Products,
+};
 
-type Few = unsafe extern "C" fn(
+type Mmvq = unsafe extern "C" fn(
     *const c_void,
     *const c_void,
     *mut c_void,
@@ -36,7 +38,7 @@ type Quantise = unsafe extern "C" fn(
     i64,
     *mut c_void,
 );
-type Many = unsafe extern "C" fn(
+type Mmq = unsafe extern "C" fn(
     *mut c_void,
     *const c_void,
     *const c_void,
@@ -55,66 +57,66 @@ type Many = unsafe extern "C" fn(
 
 /// Launchers and input format for one type of weights.
 struct Kind {
-    few: Few,
-    many: Many,
-    form: Inputs,
+    mmvq: Mmvq,
+    mmq: Mmq,
+    format: InputFormat,
 }
 
 fn launchers(kind: GgmlDType) -> Option<Kind> {
-    let (few, many, form): (Few, Many, Inputs) = match kind {
+    let (mmvq, mmq, format): (Mmvq, Mmq, InputFormat) = match kind {
         GgmlDType::Q4_0 => (
             ffi::launch_mmvq_gguf_q4_0_f32_plain,
             ffi::launch_mmq_gguf_q4_0,
-            Inputs::Sums,
+            InputFormat::MmqDs4,
         ),
         GgmlDType::Q4_1 => (
             ffi::launch_mmvq_gguf_q4_1_f32_plain,
             ffi::launch_mmq_gguf_q4_1,
-            Inputs::Sums,
+            InputFormat::MmqDs4,
         ),
         GgmlDType::Q5_0 => (
             ffi::launch_mmvq_gguf_q5_0_f32_plain,
             ffi::launch_mmq_gguf_q5_0,
-            Inputs::Scales,
+            InputFormat::MmqD4,
         ),
         GgmlDType::Q5_1 => (
             ffi::launch_mmvq_gguf_q5_1_f32_plain,
             ffi::launch_mmq_gguf_q5_1,
-            Inputs::Sums,
+            InputFormat::MmqDs4,
         ),
         GgmlDType::Q8_0 => (
             ffi::launch_mmvq_gguf_q8_0_f32_plain,
             ffi::launch_mmq_gguf_q8_0,
-            Inputs::Scales,
+            InputFormat::MmqD4,
         ),
         GgmlDType::Q2K => (
             ffi::launch_mmvq_gguf_q2_k_f32_plain,
             ffi::launch_mmq_gguf_q2_k,
-            Inputs::PartSums,
+            InputFormat::MmqD2S6,
         ),
         GgmlDType::Q3K => (
             ffi::launch_mmvq_gguf_q3_k_f32_plain,
             ffi::launch_mmq_gguf_q3_k,
-            Inputs::Scales,
+            InputFormat::MmqD4,
         ),
         GgmlDType::Q4K => (
             ffi::launch_mmvq_gguf_q4_k_f32_plain,
             ffi::launch_mmq_gguf_q4_k,
-            Inputs::Sums,
+            InputFormat::MmqDs4,
         ),
         GgmlDType::Q5K => (
             ffi::launch_mmvq_gguf_q5_k_f32_plain,
             ffi::launch_mmq_gguf_q5_k,
-            Inputs::Sums,
+            InputFormat::MmqDs4,
         ),
         GgmlDType::Q6K => (
             ffi::launch_mmvq_gguf_q6_k_f32_plain,
             ffi::launch_mmq_gguf_q6_k,
-            Inputs::Scales,
+            InputFormat::MmqD4,
         ),
         _ => return None,
     };
-    Some(Kind { few, many, form })
+    Some(Kind { mmvq, mmq, format })
 }
 
 /// The launchers, bound to one GPU and one stream.
@@ -127,13 +129,13 @@ pub(crate) struct Launchers {
 }
 
 impl Launchers {
-    pub(crate) fn new(facts: &Facts, stream: *mut c_void) -> Self {
+    pub(crate) fn new(properties: &DeviceProperties, stream: *mut c_void) -> Self {
         Self {
-            device: facts.name.clone(),
+            device: properties.name.clone(),
             stream,
-            capability: facts.capability,
-            multiprocessors: facts.multiprocessors,
-            shared_bytes: facts.shared_bytes,
+            capability: properties.capability,
+            multiprocessors: properties.multiprocessors,
+            shared_bytes: properties.shared_bytes,
         }
     }
 
@@ -163,21 +165,21 @@ fn pointer(address: Address) -> *mut c_void {
 }
 
 impl Products for Launchers {
-    fn wants(&self, weights: GgmlDType, inputs: usize) -> Option<Inputs> {
+    fn wants(&self, weights: GgmlDType, inputs: usize) -> Option<InputFormat> {
         let kind = launchers(weights)?;
-        Some(if inputs <= FEW {
-            Inputs::Few
+        Some(if inputs <= MMVQ_MAX_BATCH_SIZE {
+            InputFormat::Q8_1
         } else {
-            kind.form
+            kind.format
         })
     }
 
-    fn input_bytes(&self, form: Inputs, count: usize, cols: usize) -> usize {
-        candle_takes::input_bytes(form, count, cols)
+    fn input_bytes(&self, format: InputFormat, count: usize, cols: usize) -> usize {
+        candle_memory::input_bytes(format, count, cols)
     }
 
     fn padding(&self, kind: GgmlDType) -> usize {
-        candle_takes::padding(kind)
+        candle_memory::padding(kind)
     }
 
     fn workspace(&self) -> usize {
@@ -186,15 +188,15 @@ impl Products for Launchers {
 
     unsafe fn quantise(
         &self,
-        form: Inputs,
+        format: InputFormat,
         x: Address,
         count: usize,
         cols: usize,
         out: Address,
     ) -> Result<(), DeviceError> {
         let padded = cols.next_multiple_of(PADDING);
-        let many: Quantise = match form {
-            Inputs::Few => {
+        let quantise: Quantise = match format {
+            InputFormat::Q8_1 => {
                 let (cols, padded, count) = (cols as i32, padded as i32, count as i32);
                 // SAFETY: the caller's promise.
                 unsafe {
@@ -209,14 +211,14 @@ impl Products for Launchers {
                 }
                 return self.check_launch("rounding the inputs of a product");
             }
-            Inputs::Scales => ffi::launch_mmq_quantize_q8_1_D4,
-            Inputs::Sums => ffi::launch_mmq_quantize_q8_1_DS4,
-            Inputs::PartSums => ffi::launch_mmq_quantize_q8_1_D2S6,
+            InputFormat::MmqD4 => ffi::launch_mmq_quantize_q8_1_D4,
+            InputFormat::MmqDs4 => ffi::launch_mmq_quantize_q8_1_DS4,
+            InputFormat::MmqD2S6 => ffi::launch_mmq_quantize_q8_1_D2S6,
         };
         let (cols, padded, count) = (cols as i64, padded as i64, count as i64);
         // SAFETY: the caller's promise; one matrix, whose rows are `cols` elements apart.
         unsafe {
-            many(
+            quantise(
                 pointer(x),
                 std::ptr::null(),
                 pointer(out),
@@ -241,11 +243,11 @@ impl Products for Launchers {
         } = product;
         let launch = launchers(product.kind).expect("asked before");
         let (weights, inputs) = (pointer(product.weights), pointer(product.inputs));
-        if count <= FEW {
+        if count <= MMVQ_MAX_BATCH_SIZE {
             let blocks = cols.next_multiple_of(PADDING) / 32;
             // SAFETY: the caller's promise.
             unsafe {
-                (launch.few)(
+                (launch.mmvq)(
                     weights,
                     inputs,
                     pointer(product.out),
@@ -261,7 +263,7 @@ impl Products for Launchers {
         }
         // SAFETY: the caller's promise.
         unsafe {
-            (launch.many)(
+            (launch.mmq)(
                 pointer(product.workspace),
                 weights,
                 inputs,

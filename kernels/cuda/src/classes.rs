@@ -4,7 +4,7 @@ use half::f16;
 use kept_kernels::{HeadShape, Scale};
 
 use crate::driver::{Address, Geometry};
-use crate::{Angles, Buffer, DecodeOutput, Device, DeviceError, KeptRows, RowKind};
+use crate::{Buffer, DecodeOutput, Device, DeviceError, KeptRows, RopeTables, RowKind};
 
 /// Decode attention of one row over the entries of each KV head.
 pub struct ClassAttention<'a> {
@@ -31,7 +31,7 @@ pub struct ClassAttention<'a> {
     /// Row stride of the tables.
     pub capacity: usize,
     /// Set if the keys are stored before RoPE; the rank of an entry is its index.
-    pub angles: Option<Angles<'a>>,
+    pub angles: Option<RopeTables<'a>>,
 }
 
 /// Scratch of [`Device::class_attention`].
@@ -57,7 +57,7 @@ impl ClassScratch {
         max_rows: usize,
         max_entries: usize,
     ) -> Result<Self, DeviceError> {
-        let wanted = 2 * device.facts().multiprocessors as usize;
+        let wanted = 2 * device.properties().multiprocessors as usize;
         let splits = wanted
             .div_ceil(shape.q_heads)
             .min(max_rows.div_ceil(ROWS_EACH))
@@ -73,7 +73,8 @@ impl ClassScratch {
     }
 }
 
-/// `device/class_attention.cu`.
+/// Parameters of kernels `class_logits`, `class_mass`, `class_values` and `class_sum`; same layout as `ClassAttention`
+/// in `device/class_attention.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Parameters {
@@ -177,11 +178,11 @@ impl ClassAttention<'_> {
 
     fn parameters(&self, scratch: &ClassScratch, output: &DecodeOutput<'_>) -> Parameters {
         let heads = self.shape.q_heads;
-        let (angles, pairs) = Angles::parameters(self.angles.as_ref());
+        let (angles, pairs) = RopeTables::parameters(self.angles.as_ref());
         Parameters {
             queries: self.queries.address(),
-            keys: self.keys.numbers().address(),
-            values: self.values.numbers().address(),
+            keys: self.keys.elements().address(),
+            values: self.values.elements().address(),
             first_rows: self.first_rows.address(),
             rows: self.rows.address(),
             classes: self.classes.address(),
@@ -191,7 +192,7 @@ impl ClassAttention<'_> {
             logits: output.probabilities(),
             mass: scratch.mass.address(),
             parts: scratch.parts.address(),
-            out: output.out.numbers().address(),
+            out: output.out.values().address(),
             best: output.best.address(),
             q_heads: heads as u32,
             kv_heads: self.shape.kv_heads as u32,

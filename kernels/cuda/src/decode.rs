@@ -5,10 +5,11 @@ use kept_kernels::{HeadShape, Scale};
 
 use crate::attention::{stages, tile_keys};
 use crate::driver::{Address, Geometry};
-use crate::kept::RowsParameters;
+use crate::kept_rows::RowsParameters;
 use crate::step::InputsParameters;
 use crate::{
-    Angles, Buffer, Device, DeviceError, Indices, KeptRows, RowInputs, ScaleParameters, supported,
+    Buffer, Device, DeviceError, Indices, KeptRows, RopeTables, RowInputs, ScaleParameters,
+    supported,
 };
 
 /// Query heads that a block computes in one pass over the rows.
@@ -18,14 +19,14 @@ const ROWS_EACH: usize = 128;
 /// Target number of blocks per multiprocessor.
 const BLOCKS_EACH: usize = 2;
 /// The most splits: the block that combines them has their weights in shared memory.
-const MOST_SPLITS: usize = 128;
+const MAX_SPLITS: usize = 128;
 
 /// Ranks of keys that are stored before RoPE.
 pub struct Ranks<'a> {
     /// `[slots]`; positions within the angle tables.
     pub ranks: &'a Buffer<u32>,
     /// Angles by rank.
-    pub angles: Angles<'a>,
+    pub angles: RopeTables<'a>,
 }
 
 /// Decode attention of one row over `rows[h]` rows of each KV head.
@@ -46,7 +47,7 @@ pub struct DecodeAttention<'a> {
     /// for them.
     pub rows: &'a Buffer<u32>,
     /// `[slots]`: the row of each slot, narrow rows before wide ones; `None`: slot i is row i, and no row is wide.
-    pub places: Option<&'a Indices>,
+    pub physical_rows: Option<&'a Indices>,
     /// Set if the keys are stored before RoPE.
     pub ranks: Option<Ranks<'a>>,
 }
@@ -102,10 +103,10 @@ impl DecodeScratch {
     /// For up to `max_rows` rows per KV head.
     pub fn new(device: &Device, shape: HeadShape, max_rows: usize) -> Result<Self, DeviceError> {
         let blocks = shape.kv_heads * shape.group().div_ceil(HEADS_OF_BLOCK);
-        let wanted = (BLOCKS_EACH * device.facts().multiprocessors as usize).div_ceil(blocks);
+        let wanted = (BLOCKS_EACH * device.properties().multiprocessors as usize).div_ceil(blocks);
         let splits = wanted
             .min(max_rows.div_ceil(ROWS_EACH))
-            .clamp(1, MOST_SPLITS);
+            .clamp(1, MAX_SPLITS);
         let heads = shape.q_heads;
         Ok(Self {
             parts: device.alloc_uninit(splits * heads * shape.head_dim)?,
@@ -136,7 +137,7 @@ impl DecodeScratch {
     }
 }
 
-/// `device/decode_attention.cu`.
+/// Parameters of kernels `decode_attention_*`; same layout as `DecodeAttention` in `device/decode_attention.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Parameters {
@@ -165,7 +166,7 @@ struct Parameters {
     out: InputsParameters,
 }
 
-/// `device/decode_attention.cu`.
+/// Parameters of kernel `probabilities`; same layout as `Probabilities` in `device/decode_attention.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct ProbabilitiesParameters {
@@ -256,11 +257,11 @@ impl DecodeAttention<'_> {
             (self.values.narrow, self.values.wide_rows()),
             "as many keys as values"
         );
-        let slots = self.places.map_or(self.keys.narrow, Indices::len);
+        let slots = self.physical_rows.map_or(self.keys.narrow, Indices::len);
         assert!(
-            self.places
-                .is_none_or(|places| places.end() <= self.keys.rows()),
-            "places are below {}",
+            self.physical_rows
+                .is_none_or(|rows| rows.end() <= self.keys.rows()),
+            "physical rows are below {}",
             self.keys.rows()
         );
         assert!(
@@ -276,7 +277,7 @@ impl DecodeAttention<'_> {
 
     fn parameters(&self, scratch: &DecodeScratch, output: &DecodeOutput<'_>) -> Parameters {
         let rope = self.ranks.as_ref();
-        let (angles, pairs) = Angles::parameters(rope.map(|ranks| &ranks.angles));
+        let (angles, pairs) = RopeTables::parameters(rope.map(|ranks| &ranks.angles));
         let heads = self.shape.q_heads;
         Parameters {
             queries: self.queries.address(),
@@ -284,7 +285,7 @@ impl DecodeAttention<'_> {
             values: self.values.parameters(),
             first_rows: self.first_rows.address(),
             rows: self.rows.address(),
-            places: self.places.map_or(0, Indices::address),
+            places: self.physical_rows.map_or(0, Indices::address),
             ranks: rope.map_or(0, |r| r.ranks.address()),
             angles,
             parts: scratch.parts.address(),

@@ -8,25 +8,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use half::f16;
 
 use crate::DeviceError;
-use crate::driver::{Address, Driver, Facts, Geometry};
+use crate::driver::{Address, DeviceProperties, Driver, Geometry};
 
 /// Element types of device buffers. Every bit pattern is a valid value.
 ///
 /// # Safety
 /// The type has no padding and no invalid bit patterns.
-pub unsafe trait Number: Copy + Send + Sync + 'static {}
+pub unsafe trait DeviceElement: Copy + Send + Sync + 'static {}
 // SAFETY: a plain number.
-unsafe impl Number for f32 {}
+unsafe impl DeviceElement for f32 {}
 // SAFETY: a plain number.
-unsafe impl Number for f64 {}
+unsafe impl DeviceElement for f64 {}
 // SAFETY: a plain number.
-unsafe impl Number for f16 {}
+unsafe impl DeviceElement for f16 {}
 // SAFETY: a plain number.
-unsafe impl Number for u64 {}
+unsafe impl DeviceElement for u64 {}
 // SAFETY: a plain number.
-unsafe impl Number for u32 {}
+unsafe impl DeviceElement for u32 {}
 // SAFETY: a plain number.
-unsafe impl Number for u8 {}
+unsafe impl DeviceElement for u8 {}
 
 /// A GPU, or a driver that stands in for one. Cheap to clone. The driver is released with the last clone and buffer.
 #[derive(Clone)]
@@ -63,8 +63,8 @@ impl Device {
     }
 
     /// Name, compute capability and limits of the device.
-    pub fn facts(&self) -> &Facts {
-        self.driver.facts()
+    pub fn properties(&self) -> &DeviceProperties {
+        self.driver.properties()
     }
 
     /// Bytes of device memory that are free.
@@ -73,12 +73,12 @@ impl Device {
     }
 
     /// Allocates `length` uninitialised elements in device memory.
-    pub fn alloc_uninit<T: Number>(&self, length: usize) -> Result<Buffer<T>, DeviceError> {
+    pub fn alloc_uninit<T: DeviceElement>(&self, length: usize) -> Result<Buffer<T>, DeviceError> {
         self.alloc_uninit_in(MemorySpace::Device, length)
     }
 
     /// Allocates `length` uninitialised elements in `space`.
-    pub fn alloc_uninit_in<T: Number>(
+    pub fn alloc_uninit_in<T: DeviceElement>(
         &self,
         space: MemorySpace,
         length: usize,
@@ -109,16 +109,16 @@ impl Device {
     }
 
     /// Allocates `length` elements, all 0.
-    pub fn zeros<T: Number>(&self, length: usize) -> Result<Buffer<T>, DeviceError> {
+    pub fn zeros<T: DeviceElement>(&self, length: usize) -> Result<Buffer<T>, DeviceError> {
         let mut buffer = self.alloc_uninit(length)?;
         buffer.clear()?;
         Ok(buffer)
     }
 
-    /// Allocates a buffer and uploads `numbers` to it.
-    pub fn copy_of<T: Number>(&self, numbers: &[T]) -> Result<Buffer<T>, DeviceError> {
-        let mut buffer = self.alloc_uninit(numbers.len())?;
-        buffer.write(0, numbers)?;
+    /// Allocates a buffer and uploads `elements` to it.
+    pub fn copy_of<T: DeviceElement>(&self, elements: &[T]) -> Result<Buffer<T>, DeviceError> {
+        let mut buffer = self.alloc_uninit(elements.len())?;
+        buffer.write(0, elements)?;
         Ok(buffer)
     }
 
@@ -190,7 +190,7 @@ impl Drop for Memory {
 }
 
 /// A typed range of device memory or pinned host memory.
-pub struct Buffer<T: Number> {
+pub struct Buffer<T: DeviceElement> {
     address: Address,
     length: usize,
     memory: Arc<Memory>,
@@ -198,13 +198,13 @@ pub struct Buffer<T: Number> {
 }
 
 /// A second handle to the same memory.
-impl<T: Number> Clone for Buffer<T> {
+impl<T: DeviceElement> Clone for Buffer<T> {
     fn clone(&self) -> Self {
         self.share(0..self.length)
     }
 }
 
-impl<T: Number> Buffer<T> {
+impl<T: DeviceElement> Buffer<T> {
     /// Number of elements.
     pub fn len(&self) -> usize {
         self.length
@@ -241,7 +241,7 @@ impl<T: Number> Buffer<T> {
     pub(crate) fn part(&self, range: &Range<usize>) -> Address {
         assert!(
             range.start <= range.end && range.end <= self.length,
-            "{range:?} of a buffer of {} numbers",
+            "{range:?} of a buffer of {} elements",
             self.length
         );
         self.address + (range.start * size_of::<T>()) as u64
@@ -276,19 +276,19 @@ impl<T: Number> Buffer<T> {
         }
     }
 
-    /// Uploads `numbers` to `first..`.
+    /// Uploads `elements` to `first..`.
     ///
     /// # Panics
     /// When they exceed the buffer.
-    pub fn write(&mut self, first: usize, numbers: &[T]) -> Result<(), DeviceError> {
-        let to = self.part(&(first..first + numbers.len()));
-        if numbers.is_empty() {
+    pub fn write(&mut self, first: usize, elements: &[T]) -> Result<(), DeviceError> {
+        let to = self.part(&(first..first + elements.len()));
+        if elements.is_empty() {
             return Ok(());
         }
         // SAFETY: `T` has no padding, and the range was checked.
         unsafe {
             let bytes =
-                std::slice::from_raw_parts(numbers.as_ptr().cast::<u8>(), size_of_val(numbers));
+                std::slice::from_raw_parts(elements.as_ptr().cast::<u8>(), size_of_val(elements));
             self.driver().upload(to, bytes)
         }
     }
@@ -298,7 +298,7 @@ impl<T: Number> Buffer<T> {
     /// # Panics
     /// When they exceed the buffer, or are not a whole number of elements.
     pub fn write_bytes(&mut self, first: usize, bytes: &[u8]) -> Result<(), DeviceError> {
-        assert!(bytes.len().is_multiple_of(size_of::<T>()), "whole numbers");
+        assert!(bytes.len().is_multiple_of(size_of::<T>()), "whole elements");
         let to = self.part(&(first..first + bytes.len() / size_of::<T>()));
         if bytes.is_empty() {
             return Ok(());
@@ -307,20 +307,20 @@ impl<T: Number> Buffer<T> {
         unsafe { self.driver().upload(to, bytes) }
     }
 
-    /// Downloads `first..` to `numbers`, after all work submitted so far.
+    /// Downloads `first..` to `elements`, after all work submitted so far.
     ///
     /// # Panics
     /// When the buffer has fewer elements.
-    pub fn read(&self, first: usize, numbers: &mut [T]) -> Result<(), DeviceError> {
-        let from = self.part(&(first..first + numbers.len()));
-        if numbers.is_empty() {
+    pub fn read(&self, first: usize, elements: &mut [T]) -> Result<(), DeviceError> {
+        let from = self.part(&(first..first + elements.len()));
+        if elements.is_empty() {
             return Ok(());
         }
         // SAFETY: any bytes are a valid `T`, and the range was checked.
         unsafe {
             let bytes = std::slice::from_raw_parts_mut(
-                numbers.as_mut_ptr().cast::<u8>(),
-                size_of_val(numbers),
+                elements.as_mut_ptr().cast::<u8>(),
+                size_of_val(elements),
             );
             self.driver().download(bytes, from)
         }
@@ -329,9 +329,9 @@ impl<T: Number> Buffer<T> {
     /// Downloads the whole buffer.
     pub fn to_vec(&self) -> Result<Vec<T>, DeviceError> {
         // SAFETY: any bytes are a valid `T`, zeros too.
-        let mut numbers = vec![unsafe { std::mem::zeroed() }; self.length];
-        self.read(0, &mut numbers)?;
-        Ok(numbers)
+        let mut elements = vec![unsafe { std::mem::zeroed() }; self.length];
+        self.read(0, &mut elements)?;
+        Ok(elements)
     }
 
     /// Copies `range` of `from` to `first..` of this buffer, on the device.

@@ -7,7 +7,7 @@ use crate::DeviceError;
 
 /// Properties and limits of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub struct DeviceProperties {
     /// Name, to show to users.
     pub name: String,
     /// Compute capability times ten: 75 for Turing, 80 and 86 for Ampere, 89 for Ada, 90 for Hopper.
@@ -32,7 +32,7 @@ pub struct Geometry {
 }
 
 /// The most blocks of a grid in each dimension: the same for every GPU that the kernels are compiled for.
-pub const MOST_BLOCKS: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
+pub const MAX_GRID_SIZE: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
 impl Geometry {
     pub(crate) fn new(blocks: [usize; 3], threads: usize, shared_bytes: usize) -> Self {
@@ -43,18 +43,18 @@ impl Geometry {
         }
     }
 
-    /// One warp per row with shared memory for `numbers` f32, four warps per block.
-    pub(crate) fn warp_per_row(rows: usize, numbers: usize) -> Self {
+    /// One warp per row with shared memory for `elements` f32, four warps per block.
+    pub(crate) fn warp_per_row(rows: usize, elements: usize) -> Self {
         Self::new(
             [rows.div_ceil(4), 1, 1],
             128,
-            4 * numbers * size_of::<f32>(),
+            4 * elements * size_of::<f32>(),
         )
     }
 
-    /// The number of blocks in the first dimension that exceeds [`MOST_BLOCKS`], if any.
+    /// The number of blocks in the first dimension that exceeds [`MAX_GRID_SIZE`], if any.
     pub fn beyond_a_gpu(&self) -> Option<u32> {
-        let each = self.grid.into_iter().zip(MOST_BLOCKS);
+        let each = self.grid.into_iter().zip(MAX_GRID_SIZE);
         each.into_iter()
             .find_map(|(blocks, most)| (blocks > most).then_some(blocks))
     }
@@ -66,7 +66,7 @@ pub type Address = u64;
 /// A device. Operations take effect in call order, except copies of [`Driver::copy_async`].
 pub trait Driver: Send + Sync {
     /// Name, compute capability and limits of the device.
-    fn facts(&self) -> &Facts;
+    fn properties(&self) -> &DeviceProperties;
 
     /// Bytes of device memory that are free.
     fn free_memory(&self) -> Result<u64, DeviceError>;
@@ -120,7 +120,7 @@ pub trait Driver: Send + Sync {
     ) -> Result<Box<dyn Copying>, DeviceError>;
 
     /// Host pointer to memory of [`Driver::allocate_on_host`].
-    fn reach(&self, address: Address) -> Result<*mut u8, DeviceError>;
+    fn host_pointer(&self, address: Address) -> Result<*mut u8, DeviceError>;
 
     /// Sets bytes to 0.
     ///
@@ -167,23 +167,23 @@ pub trait Capture: Send {
 /// An asynchronous copy. Drop it before the device.
 pub trait Copying: Send {
     /// Later work on the device begins after this copy.
-    fn before_the_rest(&self) -> Result<(), DeviceError>;
+    fn order_before_later_work(&self) -> Result<(), DeviceError>;
 
     /// Waits until the copy has ended.
     fn wait(&self) -> Result<(), DeviceError>;
 }
 
-/// Quantised format of product inputs, as the kernel for a type of weights reads them.
+/// Quantised format of product inputs, as the kernel for a type of weights reads them; the names are llama.cpp's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Inputs {
-    /// For up to [`FEW`] rows and any type of weights.
-    Few,
-    /// For more rows: one scale per block.
-    Scales,
-    /// For more rows: one scale and one sum per block.
-    Sums,
-    /// For more rows: scales and partial sums (Q2_K).
-    PartSums,
+pub enum InputFormat {
+    /// `block_q8_1`, for MMVQ: up to [`MMVQ_MAX_BATCH_SIZE`] rows and any type of weights.
+    Q8_1,
+    /// `block_q8_1_mmq` in layout D4, for MMQ: one scale per 32 elements.
+    MmqD4,
+    /// `block_q8_1_mmq` in layout DS4, for MMQ: one scale and one sum per 32 elements.
+    MmqDs4,
+    /// `block_q8_1_mmq` in layout D2S6, for MMQ: scales and partial sums (Q2_K).
+    MmqD2S6,
 }
 
 /// One product: `out [inputs, rows] = inputs [inputs, cols] * weights [rows, cols]^T`.
@@ -211,10 +211,10 @@ pub struct Product {
 pub trait Products {
     /// The format in which `inputs` rows must be quantised for weights of `kind`; `None` if the device has no product
     /// for `kind`.
-    fn wants(&self, kind: GgmlDType, inputs: usize) -> Option<Inputs>;
+    fn wants(&self, kind: GgmlDType, inputs: usize) -> Option<InputFormat>;
 
     /// Bytes of `count` quantised input rows of `cols` elements.
-    fn input_bytes(&self, form: Inputs, count: usize, cols: usize) -> usize;
+    fn input_bytes(&self, format: InputFormat, count: usize, cols: usize) -> usize;
 
     /// Bytes of padding that must follow weights of `kind`.
     fn padding(&self, kind: GgmlDType) -> usize;
@@ -228,7 +228,7 @@ pub trait Products {
     /// `out` has [`Products::input_bytes`] bytes.
     unsafe fn quantise(
         &self,
-        form: Inputs,
+        format: InputFormat,
         x: Address,
         count: usize,
         cols: usize,
@@ -242,8 +242,8 @@ pub trait Products {
     unsafe fn multiply(&self, product: &Product) -> Result<(), DeviceError>;
 }
 
-/// The most input rows of [`Inputs::Few`].
-pub const FEW: usize = 8;
+/// The most input rows of MMVQ ([`InputFormat::Q8_1`]), as in llama.cpp.
+pub const MMVQ_MAX_BATCH_SIZE: usize = 8;
 
 /// Types of quantised weights that the device can multiply.
 pub const PRODUCT_KINDS: [GgmlDType; 10] = [

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::driver::{Address, Capture, Copying, Driver, Facts, Geometry, Products};
+use crate::driver::{Address, Capture, Copying, DeviceProperties, Driver, Geometry, Products};
 use crate::{Device, DeviceError};
 
 /// Counts allocations. Nothing is allocated, so that addresses are arbitrary and never dereferenced.
 struct DryRun {
-    of: Arc<dyn Driver>,
+    inner: Arc<dyn Driver>,
     /// Bytes held now.
     taken: AtomicU64,
     /// The most bytes held at once.
@@ -16,7 +16,7 @@ struct DryRun {
 }
 
 impl Device {
-    /// A device with the facts of this one that allocates nothing and runs nothing.
+    /// A device with the properties of this one that allocates nothing and runs nothing.
     pub fn dry_run(&self) -> Device {
         Device::new(self.counting_driver())
     }
@@ -36,7 +36,7 @@ impl Device {
 
     fn counting_driver(&self) -> Arc<DryRun> {
         Arc::new(DryRun {
-            of: self.shared_driver(),
+            inner: self.shared_driver(),
             taken: AtomicU64::new(0),
             most: AtomicU64::new(0),
         })
@@ -45,19 +45,19 @@ impl Device {
 
 impl DryRun {
     fn unsupported(&self, what: &str) -> DeviceError {
-        let reason = "it was only asked what would be taken of it";
-        DeviceError::failed(&self.facts().name, what, reason)
+        let reason = "a dry-run device only counts allocations";
+        DeviceError::failed(&self.properties().name, what, reason)
     }
 }
 
 impl Driver for DryRun {
-    fn facts(&self) -> &Facts {
-        self.of.facts()
+    fn properties(&self) -> &DeviceProperties {
+        self.inner.properties()
     }
 
     fn free_memory(&self) -> Result<u64, DeviceError> {
         let taken = self.taken.load(Ordering::Relaxed);
-        Ok(self.of.free_memory()?.saturating_sub(taken))
+        Ok(self.inner.free_memory()?.saturating_sub(taken))
     }
 
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
@@ -100,8 +100,8 @@ impl Driver for DryRun {
         Err(self.unsupported("asynchronous copies"))
     }
 
-    fn reach(&self, _address: Address) -> Result<*mut u8, DeviceError> {
-        Err(self.unsupported("reaching memory"))
+    fn host_pointer(&self, _address: Address) -> Result<*mut u8, DeviceError> {
+        Err(self.unsupported("mapping host memory"))
     }
 
     unsafe fn clear(&self, _address: Address, _bytes: usize) -> Result<(), DeviceError> {
@@ -118,15 +118,15 @@ impl Driver for DryRun {
     }
 
     fn begin_capture(&self) -> Result<(), DeviceError> {
-        Err(self.unsupported("recording"))
+        Err(self.unsupported("graph capture"))
     }
 
     fn end_capture(&self) -> Result<Box<dyn Capture>, DeviceError> {
-        Err(self.unsupported("recording"))
+        Err(self.unsupported("graph capture"))
     }
 
     fn products(&self) -> &dyn Products {
-        self.of.products()
+        self.inner.products()
     }
 
     fn wait(&self) -> Result<(), DeviceError> {

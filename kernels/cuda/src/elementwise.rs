@@ -6,9 +6,9 @@ use kept_kernels::{HeadShape, Pairing};
 use crate::driver::{Address, Geometry};
 use crate::{Buffer, Device, DeviceError, Indices, LayerRows};
 
-/// Cosines and sines of RoPE by position.
+/// Cosines and sines of RoPE by position, in device memory.
 #[derive(Clone, Copy)]
-pub struct Angles<'a> {
+pub struct RopeTables<'a> {
     /// `[positions, rope_dim / 2]`
     pub cos: &'a Buffer<f32>,
     /// `[positions, rope_dim / 2]`
@@ -19,7 +19,7 @@ pub struct Angles<'a> {
     pub pairing: Pairing,
 }
 
-impl Angles<'_> {
+impl RopeTables<'_> {
     /// Panics unless the tables cover `positions` positions and `rope_dim` fits heads of `dim` elements.
     pub(crate) fn check(&self, positions: usize, dim: usize) {
         let rope_dim = self.rope_dim;
@@ -78,12 +78,12 @@ pub struct Heads<'a> {
     /// RMSNorm of each head, with weights `[dim]`.
     pub norm: Option<RmsNorm<'a>>,
     /// RoPE, if the layer has it.
-    pub angles: Option<Angles<'a>>,
+    pub angles: Option<RopeTables<'a>>,
     /// Positions of the rows.
-    pub places: RowPositions<'a>,
+    pub positions: RowPositions<'a>,
 }
 
-/// `device/elementwise.cu`.
+/// Parameters of kernel `rms_norm`; same layout as `RmsNorm` in `device/elementwise.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct RmsNormParameters {
@@ -96,7 +96,7 @@ struct RmsNormParameters {
     eps: f32,
 }
 
-/// `device/elementwise.cu`.
+/// Parameters of kernel `heads`; same layout as `Heads` in `device/elementwise.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct HeadsParameters {
@@ -124,7 +124,7 @@ struct HeadLayout {
     first_row: u64,
 }
 
-/// `device/elementwise.cu`.
+/// Parameters of kernel `unrotate`; same layout as `Unrotate` in `device/elementwise.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct UnrotateParameters {
@@ -135,7 +135,7 @@ struct UnrotateParameters {
     pairs: [u32; 2],
 }
 
-/// `device/elementwise.cu`.
+/// Parameters of kernel `activate`; same layout as `Activate` in `device/elementwise.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct ActivateParameters {
@@ -148,7 +148,7 @@ struct ActivateParameters {
     gelu: u32,
 }
 
-/// `device/elementwise.cu`.
+/// Parameters of kernel `sum`; same layout as `Sum` in `device/elementwise.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct SumParameters {
@@ -209,14 +209,14 @@ impl Device {
     ///
     /// # Panics
     /// When shapes do not match.
-    pub fn ready_queries(
+    pub fn norm_and_rotate_queries(
         &self,
         task: &Heads<'_>,
         out: &mut Buffer<f16>,
     ) -> Result<(), DeviceError> {
-        let numbers = task.rows * task.heads * task.dim;
+        let elements = task.rows * task.heads * task.dim;
         assert!(
-            out.len() >= numbers,
+            out.len() >= elements,
             "out is [rows {}, heads {}, dim {}]",
             task.rows,
             task.heads,
@@ -235,7 +235,7 @@ impl Device {
     ///
     /// # Panics
     /// When shapes do not match.
-    pub fn ready_rows(
+    pub fn norm_and_rotate_rows(
         &self,
         task: &Heads<'_>,
         first: usize,
@@ -277,7 +277,7 @@ impl Device {
         if let Some(norm) = task.norm {
             assert_eq!(norm.weight.len(), dim, "norm is [dim]");
         }
-        let (first, positions, reach) = match task.places {
+        let (first, positions, position_limit) = match task.positions {
             RowPositions::From(first) => (first, 0, first + rows),
             RowPositions::At(positions) => {
                 assert!(positions.len() >= rows, "positions are [rows {rows}]");
@@ -285,9 +285,9 @@ impl Device {
             }
         };
         if let Some(angles) = &task.angles {
-            angles.check(reach, dim);
+            angles.check(position_limit, dim);
         }
-        let (angles, pairs) = Angles::parameters(task.angles.as_ref());
+        let (angles, pairs) = RopeTables::parameters(task.angles.as_ref());
         let parameters = HeadsParameters {
             x: task.projected.address(),
             bias: task.bias.map_or(0, Buffer::address),
@@ -322,7 +322,7 @@ impl Device {
         &self,
         keys: &mut LayerRows,
         rows: usize,
-        angles: Angles<'_>,
+        angles: RopeTables<'_>,
     ) -> Result<(), DeviceError> {
         let (heads, dim) = keys.heads();
         assert!(
@@ -331,7 +331,7 @@ impl Device {
             keys.capacity()
         );
         angles.check(rows, dim);
-        let (angles, pairs) = Angles::parameters(Some(&angles));
+        let (angles, pairs) = RopeTables::parameters(Some(&angles));
         let parameters = UnrotateParameters {
             keys: keys.data.address(),
             angles,
@@ -386,7 +386,7 @@ impl Device {
     ) -> Result<(), DeviceError> {
         assert!(
             x.len() >= count && y.len() >= count,
-            "{count} numbers of {} and {}",
+            "{count} elements of {} and {}",
             x.len(),
             y.len()
         );

@@ -11,9 +11,8 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, Mutex};
 
-use crate::driver::{Address, Capture, Copying, Driver, Facts, Geometry, Products};
-use crate::fault_injecting::{Meter, fault_injecting as meter};
-use crate::{Device, DeviceError};
+use crate::driver::{Address, Capture, Copying, DeviceProperties, Driver, Geometry, Products};
+use crate::{Device, DeviceError, Meter};
 use async_copy::AsyncCopies;
 
 type Kernel =
@@ -44,14 +43,14 @@ include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// A device on the CPU.
 struct Emulated {
-    facts: Facts,
+    properties: DeviceProperties,
     kernels: HashMap<&'static str, Kernel>,
     memory: Mutex<HashMap<Address, Held>>,
     /// Launches of the capture in progress.
     recording: Mutex<Option<Vec<Launch>>>,
     async_copy: Arc<AsyncCopies>,
     /// Whether products report the scratch memory of candle's kernels on a GPU.
-    takes_as_candle: bool,
+    reserves_like_candle: bool,
 }
 
 /// An allocation with its guards; the key in the map is the address behind the first guard.
@@ -118,14 +117,14 @@ pub fn device(capability: u32, memory: u64) -> Device {
 
 /// [`device`] with a meter of its operations.
 pub fn fault_injecting(capability: u32, memory: u64) -> (Device, Meter) {
-    meter(&Device::new(emulated(capability)), memory)
+    crate::fault_injecting(&Device::new(emulated(capability)), memory)
 }
 
 /// [`device`] whose asynchronous copies run when they are submitted instead of when they are waited for.
-pub fn hasty(capability: u32, memory: u64) -> Device {
+pub fn with_eager_copies(capability: u32, memory: u64) -> Device {
     let emulated = emulated(capability);
     emulated.async_copy.run_at_once();
-    meter(&Device::new(emulated), memory).0
+    crate::fault_injecting(&Device::new(emulated), memory).0
 }
 
 /// [`fault_injecting`] with the memory consumption of a large GPU: 132 multiprocessors, and the scratch memory of
@@ -133,7 +132,7 @@ pub fn hasty(capability: u32, memory: u64) -> Device {
 pub fn large(memory: u64) -> (Device, Meter) {
     // As an H100 or H200.
     let emulated = emulated_with(90, 132, true);
-    meter(&Device::new(emulated), memory)
+    crate::fault_injecting(&Device::new(emulated), memory)
 }
 
 /// An emulated device without a memory limit.
@@ -141,7 +140,11 @@ fn emulated(capability: u32) -> Arc<Emulated> {
     emulated_with(capability, 4, false)
 }
 
-fn emulated_with(capability: u32, multiprocessors: u32, takes_as_candle: bool) -> Arc<Emulated> {
+fn emulated_with(
+    capability: u32,
+    multiprocessors: u32,
+    reserves_like_candle: bool,
+) -> Arc<Emulated> {
     // Shared memory of a block per compute capability, from NVIDIA's programming guide.
     let shared_kib = match capability {
         75 => 64,
@@ -150,7 +153,7 @@ fn emulated_with(capability: u32, multiprocessors: u32, takes_as_candle: bool) -
         _ => 227,
     };
     Arc::new(Emulated {
-        facts: Facts {
+        properties: DeviceProperties {
             name: format!("emulated sm_{capability}"),
             capability,
             multiprocessors,
@@ -164,7 +167,7 @@ fn emulated_with(capability: u32, multiprocessors: u32, takes_as_candle: bool) -
         memory: Mutex::default(),
         recording: Mutex::default(),
         async_copy: Arc::default(),
-        takes_as_candle,
+        reserves_like_candle,
     })
 }
 
@@ -233,21 +236,21 @@ impl Emulated {
         match &*self.recording.lock().expect("no panic while locked") {
             None => Ok(()),
             Some(_) => Err(DeviceError::failed(
-                &self.facts.name,
+                &self.properties.name,
                 what,
-                "it cannot be recorded, and a recording is going on",
+                "it is not allowed during graph capture",
             )),
         }
     }
 }
 
 impl Driver for Emulated {
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
     }
 
     fn free_memory(&self) -> Result<u64, DeviceError> {
-        Ok(self.facts.memory)
+        Ok(self.properties.memory)
     }
 
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
@@ -300,7 +303,7 @@ impl Driver for Emulated {
         Ok(Box::new(unsafe { self.async_copy.copy(to, from, bytes) }))
     }
 
-    fn reach(&self, address: Address) -> Result<*mut u8, DeviceError> {
+    fn host_pointer(&self, address: Address) -> Result<*mut u8, DeviceError> {
         assert!(self.is_on_host(address), "memory of the host's");
         Ok(address as *mut u8)
     }
@@ -318,9 +321,9 @@ impl Driver for Emulated {
         geometry: Geometry,
         parameters: &[u8],
     ) -> Result<(), DeviceError> {
-        let refused = |reason: &str| DeviceError::failed(&self.facts.name, name, reason);
+        let refused = |reason: &str| DeviceError::failed(&self.properties.name, name, reason);
         let kernel = (self.kernels.get(name)).ok_or_else(|| refused("there is no such kernel"))?;
-        if geometry.shared_bytes > self.facts.shared_bytes {
+        if geometry.shared_bytes > self.properties.shared_bytes {
             return Err(refused(
                 "it asks for more shared memory than a block may have",
             ));
@@ -346,11 +349,11 @@ impl Driver for Emulated {
             return Ok(());
         }
         // SAFETY: the caller's promise.
-        unsafe { launch.run(&self.facts.name) }
+        unsafe { launch.run(&self.properties.name) }
     }
 
     fn begin_capture(&self) -> Result<(), DeviceError> {
-        self.check_not_capturing("recording")?;
+        self.check_not_capturing("graph capture")?;
         *self.recording.lock().expect("no panic while locked") = Some(Vec::new());
         Ok(())
     }
@@ -358,10 +361,10 @@ impl Driver for Emulated {
     fn end_capture(&self) -> Result<Box<dyn Capture>, DeviceError> {
         let noted = self.recording.lock().expect("no panic while locked").take();
         let launches = noted.ok_or_else(|| {
-            DeviceError::failed(&self.facts.name, "recording", "it was not begun")
+            DeviceError::failed(&self.properties.name, "graph capture", "it was not begun")
         })?;
         Ok(Box::new(CapturedLaunches {
-            device: self.facts.name.clone(),
+            device: self.properties.name.clone(),
             launches,
         }))
     }

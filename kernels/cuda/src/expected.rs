@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use half::f16;
 
-use crate::alike::NormsParameters;
 use crate::driver::{Address, Geometry};
+use crate::nearest_by_cosine::NormsParameters;
 use crate::{Buffer, Device, DeviceError, HeadRows, supported};
 
 /// Keys summed by one block.
@@ -16,8 +16,9 @@ const MIN_NORM: f64 = 1e-12;
 /// Edge of the square tiles in which sums of products are computed.
 const SIDE: usize = 32;
 /// Query rows that a block loads at a time.
-const ROWS_AT_ONCE: usize = 64;
+const ROWS_PER_TILE: usize = 64;
 
+/// Parameters of kernels `direction_sums` and `cosine_to_direction`; same layout as `Directions` in
 /// `device/expected.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -30,7 +31,7 @@ struct DirectionsParameters {
     each: u32,
 }
 
-/// `device/expected.cu`.
+/// Parameters of kernels `bilinear_forms` and `bilinear_forms_wide`; same layout as `Forms` in `device/expected.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct FormsParameters {
@@ -42,7 +43,7 @@ struct FormsParameters {
     dim: u32,
 }
 
-/// `device/expected.cu`.
+/// Parameters of kernel `gram`; same layout as `Gram` in `device/expected.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct GramParameters {
@@ -55,7 +56,7 @@ struct GramParameters {
 }
 
 /// Scratch of [`Device::cosine_to_mean`], [`Device::bilinear_forms`] and [`Device::norms`].
-pub struct Asking {
+pub struct RowScoreScratch {
     /// `[shares, head_dim]`: partial sums of key directions.
     shares: Buffer<f32>,
     /// `[head_dim]`
@@ -68,7 +69,7 @@ pub struct Asking {
     head_dim: usize,
 }
 
-impl Asking {
+impl RowScoreScratch {
     /// For heads of `head_dim` elements in prompts of up to `tokens` tokens.
     pub fn new(device: &Device, tokens: usize, head_dim: usize) -> Result<Self, DeviceError> {
         Ok(Self {
@@ -112,11 +113,11 @@ impl QuerySums {
         head_dim: usize,
         products: bool,
     ) -> Result<Self, DeviceError> {
-        let numbers = q_heads * head_dim;
+        let elements = q_heads * head_dim;
         Ok(Self {
-            sums: device.zeros(numbers)?,
+            sums: device.zeros(elements)?,
             products: products
-                .then(|| device.zeros(numbers * head_dim))
+                .then(|| device.zeros(elements * head_dim))
                 .transpose()?,
             q_heads,
             head_dim,
@@ -145,8 +146,11 @@ impl QuerySums {
                 "as many sums"
             );
             if let Some(added) = added {
-                let numbers = added.to_vec()?;
-                total.iter_mut().zip(numbers).for_each(|(sum, x)| *sum += x);
+                let elements = added.to_vec()?;
+                total
+                    .iter_mut()
+                    .zip(elements)
+                    .for_each(|(sum, x)| *sum += x);
                 added.clear()?;
             }
         }
@@ -184,7 +188,7 @@ impl Device {
         let geometry = Geometry::new(
             [squares, sums.q_heads, usize::from(!rows.is_empty())],
             128,
-            2 * ROWS_AT_ONCE * (SIDE + 1) * size_of::<f32>(),
+            2 * ROWS_PER_TILE * (SIDE + 1) * size_of::<f32>(),
         );
         // SAFETY: lengths were checked; the sums are borrowed mutably.
         unsafe { self.launch("gram", geometry, &parameters) }
@@ -200,7 +204,7 @@ impl Device {
         keys: HeadRows<'_>,
         document: usize,
         scores: &mut [f32],
-        scratch: &mut Asking,
+        scratch: &mut RowScoreScratch,
     ) -> Result<(), DeviceError> {
         let dim = scratch.check(keys, document.max(scores.len()))?;
         let rows = keys.part(0..document);
@@ -256,7 +260,7 @@ impl Device {
         linear: &[f32],
         matrix: Option<&[f32]>,
         out: &mut [f32],
-        scratch: &mut Asking,
+        scratch: &mut RowScoreScratch,
     ) -> Result<(), DeviceError> {
         let dim = scratch.check(keys, tokens.len())?;
         assert!(
@@ -305,7 +309,7 @@ impl Device {
         rows: HeadRows<'_>,
         which: Range<usize>,
         norms: &mut [f32],
-        scratch: &mut Asking,
+        scratch: &mut RowScoreScratch,
     ) -> Result<(), DeviceError> {
         let dim = scratch.check(rows, which.len())?;
         assert_eq!(norms.len(), which.len(), "a norm for each row");

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use candle_core::quantized::GgmlDType;
 
 use crate::driver::{
-    Address, Capture, Copying, Driver, Facts, Geometry, Inputs, Product, Products,
+    Address, Capture, Copying, DeviceProperties, Driver, Geometry, InputFormat, Product, Products,
 };
 use crate::{Device, DeviceError};
 
@@ -18,11 +18,11 @@ const FAILED: &str = "unspecified launch failure";
 /// `device` with at most `memory` bytes, and a meter of its operations.
 pub fn fault_injecting(device: &Device, memory: u64) -> (Device, Meter) {
     let fault_injecting = Arc::new(FaultInjecting {
-        facts: Facts {
+        properties: DeviceProperties {
             memory,
-            ..device.facts().clone()
+            ..device.properties().clone()
         },
-        of: device.shared_driver(),
+        inner: device.shared_driver(),
         counts: Arc::default(),
         on_host: Mutex::default(),
         records: AtomicBool::new(false),
@@ -107,8 +107,8 @@ impl Counts {
 }
 
 struct FaultInjecting {
-    of: Arc<dyn Driver>,
-    facts: Facts,
+    inner: Arc<dyn Driver>,
+    properties: DeviceProperties,
     counts: Arc<Counts>,
     /// Addresses of pinned host allocations, and their bytes.
     on_host: Mutex<BTreeMap<Address, usize>>,
@@ -124,7 +124,7 @@ fn allocated_bytes(bytes: usize) -> u64 {
 
 impl FaultInjecting {
     fn check_sticky_error(&self, what: &str) -> Result<(), DeviceError> {
-        self.counts.check_sticky_error(&self.facts.name, what)
+        self.counts.check_sticky_error(&self.properties.name, what)
     }
 
     /// Whether an address lies in pinned host memory.
@@ -138,8 +138,12 @@ impl FaultInjecting {
     fn check_allocation(&self) -> Result<(), DeviceError> {
         self.check_sticky_error("taking memory")?;
         if self.records.load(Ordering::Relaxed) {
-            let why = "it cannot be recorded, and a recording is going on";
-            Err(DeviceError::failed(&self.facts.name, "taking memory", why))
+            let why = "it is not allowed during graph capture";
+            Err(DeviceError::failed(
+                &self.properties.name,
+                "taking memory",
+                why,
+            ))
         } else {
             Ok(())
         }
@@ -167,15 +171,15 @@ impl FaultInjecting {
 }
 
 impl Driver for FaultInjecting {
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
     }
 
     fn free_memory(&self) -> Result<u64, DeviceError> {
         self.check_sticky_error("counting its memory")?;
         let taken = self.counts.taken.load(Ordering::Relaxed);
-        let left = self.facts.memory.saturating_sub(taken);
-        Ok(left.min(self.of.free_memory()?))
+        let left = self.properties.memory.saturating_sub(taken);
+        Ok(left.min(self.inner.free_memory()?))
     }
 
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
@@ -184,12 +188,12 @@ impl Driver for FaultInjecting {
         let free = self.free_memory()?;
         if allocated_bytes(bytes) > free {
             return Err(DeviceError::OutOfMemory {
-                device: self.facts.name.clone(),
+                device: self.properties.name.clone(),
                 needed: bytes as u64,
                 free,
             });
         }
-        let address = self.of.allocate(bytes)?;
+        let address = self.inner.allocate(bytes)?;
         let taken = count(&self.counts.taken, allocated_bytes(bytes) as usize);
         self.counts.most.fetch_max(taken, Ordering::Relaxed);
         Ok(address)
@@ -198,12 +202,12 @@ impl Driver for FaultInjecting {
     unsafe fn free(&self, address: Address, bytes: usize) {
         (self.counts.taken).fetch_sub(allocated_bytes(bytes), Ordering::Relaxed);
         // SAFETY: the caller's promise.
-        unsafe { self.of.free(address, bytes) }
+        unsafe { self.inner.free(address, bytes) }
     }
 
     fn allocate_on_host(&self, bytes: usize) -> Result<Address, DeviceError> {
         self.check_allocation()?;
-        let address = self.of.allocate_on_host(bytes)?;
+        let address = self.inner.allocate_on_host(bytes)?;
         let mut on_host = self.on_host.lock().expect("no panic while locked");
         on_host.insert(address, bytes);
         Ok(address)
@@ -213,27 +217,27 @@ impl Driver for FaultInjecting {
         let mut on_host = self.on_host.lock().expect("no panic while locked");
         on_host.remove(&address);
         // SAFETY: the caller's promise.
-        unsafe { self.of.free_on_host(address, bytes) }
+        unsafe { self.inner.free_on_host(address, bytes) }
     }
 
     unsafe fn upload(&self, to: Address, from: &[u8]) -> Result<(), DeviceError> {
         self.check_sticky_error("copying to it")?;
         count(&self.counts.uploaded, from.len());
         // SAFETY: the caller's promise.
-        unsafe { self.of.upload(to, from) }
+        unsafe { self.inner.upload(to, from) }
     }
 
     unsafe fn download(&self, to: &mut [u8], from: Address) -> Result<(), DeviceError> {
         self.check_sticky_error("copying from it")?;
         count(&self.counts.downloaded, to.len());
         // SAFETY: the caller's promise.
-        unsafe { self.of.download(to, from) }
+        unsafe { self.inner.download(to, from) }
     }
 
     unsafe fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError> {
         self.check_sticky_error("copying on it")?;
         // SAFETY: the caller's promise.
-        unsafe { self.of.copy(to, from, bytes) }
+        unsafe { self.inner.copy(to, from, bytes) }
     }
 
     unsafe fn copy_async(
@@ -245,17 +249,17 @@ impl Driver for FaultInjecting {
         self.check_sticky_error("asynchronous copies")?;
         self.count_copied(to, from, bytes);
         // SAFETY: the caller's promise.
-        unsafe { self.of.copy_async(to, from, bytes) }
+        unsafe { self.inner.copy_async(to, from, bytes) }
     }
 
-    fn reach(&self, address: Address) -> Result<*mut u8, DeviceError> {
-        self.of.reach(address)
+    fn host_pointer(&self, address: Address) -> Result<*mut u8, DeviceError> {
+        self.inner.host_pointer(address)
     }
 
     unsafe fn clear(&self, address: Address, bytes: usize) -> Result<(), DeviceError> {
         self.check_sticky_error("clearing memory")?;
         // SAFETY: the caller's promise.
-        unsafe { self.of.clear(address, bytes) }
+        unsafe { self.inner.clear(address, bytes) }
     }
 
     unsafe fn launch(
@@ -266,12 +270,12 @@ impl Driver for FaultInjecting {
     ) -> Result<(), DeviceError> {
         self.count_launch(name)?;
         // SAFETY: the caller's promise.
-        unsafe { self.of.launch(name, geometry, parameters) }
+        unsafe { self.inner.launch(name, geometry, parameters) }
     }
 
     fn begin_capture(&self) -> Result<(), DeviceError> {
-        self.check_sticky_error("recording")?;
-        self.of.begin_capture()?;
+        self.check_sticky_error("graph capture")?;
+        self.inner.begin_capture()?;
         self.noted.store(0, Ordering::Relaxed);
         self.records.store(true, Ordering::Relaxed);
         Ok(())
@@ -280,9 +284,9 @@ impl Driver for FaultInjecting {
     fn end_capture(&self) -> Result<Box<dyn Capture>, DeviceError> {
         self.records.store(false, Ordering::Relaxed);
         Ok(Box::new(Run {
-            of: self.of.end_capture()?,
+            inner: self.inner.end_capture()?,
             launches: self.noted.load(Ordering::Relaxed),
-            device: self.facts.name.clone(),
+            device: self.properties.name.clone(),
             counts: self.counts.clone(),
         }))
     }
@@ -293,13 +297,13 @@ impl Driver for FaultInjecting {
 
     fn wait(&self) -> Result<(), DeviceError> {
         self.check_sticky_error("its work")?;
-        self.of.wait()
+        self.inner.wait()
     }
 }
 
 /// A captured graph whose launches are counted at every replay.
 struct Run {
-    of: Box<dyn Capture>,
+    inner: Box<dyn Capture>,
     launches: u64,
     device: String,
     counts: Arc<Counts>,
@@ -311,30 +315,30 @@ impl Capture for Run {
         count(&self.counts.launches, self.launches as usize);
         self.counts.check_sticky_error(&self.device, "its work")?;
         // SAFETY: the caller's promise.
-        unsafe { self.of.run() }
+        unsafe { self.inner.run() }
     }
 }
 
 impl Products for FaultInjecting {
-    fn wants(&self, kind: GgmlDType, inputs: usize) -> Option<Inputs> {
-        self.of.products().wants(kind, inputs)
+    fn wants(&self, kind: GgmlDType, inputs: usize) -> Option<InputFormat> {
+        self.inner.products().wants(kind, inputs)
     }
 
-    fn input_bytes(&self, form: Inputs, count: usize, cols: usize) -> usize {
-        self.of.products().input_bytes(form, count, cols)
+    fn input_bytes(&self, format: InputFormat, count: usize, cols: usize) -> usize {
+        self.inner.products().input_bytes(format, count, cols)
     }
 
     fn padding(&self, kind: GgmlDType) -> usize {
-        self.of.products().padding(kind)
+        self.inner.products().padding(kind)
     }
 
     fn workspace(&self) -> usize {
-        self.of.products().workspace()
+        self.inner.products().workspace()
     }
 
     unsafe fn quantise(
         &self,
-        form: Inputs,
+        format: InputFormat,
         x: Address,
         count: usize,
         cols: usize,
@@ -342,12 +346,12 @@ impl Products for FaultInjecting {
     ) -> Result<(), DeviceError> {
         self.count_launch("rounding a product's inputs")?;
         // SAFETY: the caller's promise.
-        unsafe { self.of.products().quantise(form, x, count, cols, out) }
+        unsafe { self.inner.products().quantise(format, x, count, cols, out) }
     }
 
     unsafe fn multiply(&self, product: &Product) -> Result<(), DeviceError> {
         self.count_launch("a product")?;
         // SAFETY: the caller's promise.
-        unsafe { self.of.products().multiply(product) }
+        unsafe { self.inner.products().multiply(product) }
     }
 }

@@ -12,9 +12,9 @@ pub struct Indices {
 }
 
 impl Indices {
-    /// Uploads `numbers`.
-    pub fn new(device: &Device, numbers: &[u32]) -> Result<Self, DeviceError> {
-        Ok(Self::known(device.copy_of(numbers)?, end(numbers)))
+    /// Uploads `indices`.
+    pub fn new(device: &Device, indices: &[u32]) -> Result<Self, DeviceError> {
+        Ok(Self::known(device.copy_of(indices)?, end(indices)))
     }
 
     /// Allocates `count` indices, all 0.
@@ -30,10 +30,10 @@ impl Indices {
     /// Replaces `first..`.
     ///
     /// # Panics
-    /// When the numbers exceed the buffer.
-    pub fn write(&mut self, first: usize, numbers: &[u32]) -> Result<(), DeviceError> {
-        self.end = self.end.max(end(numbers));
-        self.buffer.write(first, numbers)
+    /// When the indices exceed the buffer.
+    pub fn write(&mut self, first: usize, indices: &[u32]) -> Result<(), DeviceError> {
+        self.end = self.end.max(end(indices));
+        self.buffer.write(first, indices)
     }
 
     /// Number of indices.
@@ -51,9 +51,9 @@ impl Indices {
         self.end
     }
 
-    /// The same buffer, with the bound of `numbers`, which it will hold when a kernel reads it.
-    pub(crate) fn with_bound_of(&self, numbers: &[u32]) -> Self {
-        Self::known(self.buffer.clone(), end(numbers))
+    /// The same buffer, with the bound of `indices`, which it will hold when a kernel reads it.
+    pub(crate) fn with_bound_of(&self, indices: &[u32]) -> Self {
+        Self::known(self.buffer.clone(), end(indices))
     }
 
     pub(crate) fn buffer(&self) -> &Buffer<u32> {
@@ -65,6 +65,6 @@ impl Indices {
     }
 }
 
-fn end(numbers: &[u32]) -> usize {
-    numbers.iter().max().map_or(0, |&most| most as usize + 1)
+fn end(indices: &[u32]) -> usize {
+    indices.iter().max().map_or(0, |&most| most as usize + 1)
 }

@@ -8,29 +8,29 @@
 //! - `fault_injecting.rs`: for tests, a driver that wraps another one, limits its memory and counts operations.
 //! - `dry_run.rs`: a driver that counts the memory another driver would allocate.
 //! - `device.rs`: [`Device`] and [`Buffer`]; `indices.rs`: [`Indices`], indices with a known upper bound.
-//! - `cache.rs`: [`GpuCache`], the rows of a compact KV cache, with all checks that its kernels need; `kept.rs`:
+//! - `cache.rs`: [`GpuCache`], the rows of a compact KV cache, with all checks that its kernels need; `kept_rows.rs`:
 //!   [`KeptRows`], the storage of these rows.
 //! - `rates.rs`: [`Rates`], the peak rates of a GPU.
 //! - `async_copy.rs`: [`UploadStaging`], [`DownloadStaging`] and [`Readback`], copies that overlap with computation.
-//! - `weights.rs`: products with a model's weights, by candle's kernels; `candle_takes.rs`: the memory that these need.
+//! - `weights.rs`: products with a model's weights, by candle's kernels; `candle_memory.rs`: the memory that these
+//!   need.
 //! - `step.rs`: one decode step in few launches; `captured_graph.rs`: [`CapturedGraph`], launches that are replayed as
 //!   one CUDA graph.
-//! - `attention.rs`, `scores.rs`, `decode.rs`, `classes.rs`, `elementwise.rs`, `keep.rs`, `alike.rs`, `merge.rs`,
-//!   `expected.rs`: kernel launches, each with its checks and its geometry.
+//! - `attention.rs`, `scores.rs`, `decode.rs`, `classes.rs`, `elementwise.rs`, `gather_rows.rs`,
+//!   `nearest_by_cosine.rs`, `merge.rs`, `expected.rs`: kernel launches, each with its checks and its geometry.
 //!
 //! As in kept-kernels, a shape mismatch is a panic that names the shape. A failure of the device is a [`DeviceError`].
 //! Models, policies and the order of operations are other crates' concern.
 
 #![warn(missing_docs)]
 
-mod alike;
 mod async_copy;
 mod attention;
 mod cache;
 #[cfg(feature = "cuda")]
 mod candle;
 #[cfg(any(feature = "cuda", feature = "emulated"))]
-mod candle_takes;
+mod candle_memory;
 mod captured_graph;
 mod classes;
 mod decode;
@@ -43,10 +43,11 @@ pub mod emulated;
 mod expected;
 #[cfg(feature = "emulated")]
 mod fault_injecting;
+mod gather_rows;
 mod indices;
-mod keep;
-mod kept;
+mod kept_rows;
 mod merge;
+mod nearest_by_cosine;
 #[cfg(feature = "cuda")]
 pub mod nvidia;
 mod rates;
@@ -55,28 +56,28 @@ mod scores;
 mod step;
 mod weights;
 
-pub use alike::{Compared, Comparing};
 pub use async_copy::{DownloadStaging, PendingCopy, Readback, UploadStaging};
 pub use attention::{AttentionScratch, PrefillAttention};
-pub use cache::{GpuCache, Keeping, LayerCapacity, NewToken, StepLayer, StepScratch};
+pub use cache::{GatherStaging, GpuCache, LayerCapacity, NewToken, StepLayer, StepScratch};
 pub use captured_graph::CapturedGraph;
 pub use classes::{ClassAttention, ClassScratch};
 pub use decode::{DecodeAttention, DecodeOutput, DecodeScratch, Ranks};
-pub use device::{Buffer, Device, MemorySpace, Number};
-pub use driver::FEW;
-pub use elementwise::{Activation, Angles, Heads, RmsNorm, RowPositions};
-pub use expected::{Asking, QuerySums};
+pub use device::{Buffer, Device, DeviceElement, MemorySpace};
+pub use driver::MMVQ_MAX_BATCH_SIZE;
+pub use elementwise::{Activation, Heads, RmsNorm, RopeTables, RowPositions};
+pub use expected::{QuerySums, RowScoreScratch};
 #[cfg(feature = "emulated")]
 pub use fault_injecting::{Meter, fault_injecting};
+pub use gather_rows::GatherIndices;
 pub use indices::Indices;
-pub use keep::Kept;
-pub use kept::{KeptRows, RowKind};
 pub use kept_kernels::DeviceError;
+pub use kept_rows::{KeptRows, RowKind};
 pub use merge::{Mean, Merging};
+pub use nearest_by_cosine::{CosineScratch, HeadKeysValues};
 pub use rates::{Rates, RatesOf};
 pub use rows::{HeadRows, LayerRows};
 pub use scores::{Scores, ScoresScratch};
-pub use step::{Candidates, MOST_CANDIDATES, RowInputs, RowProduct, StepHeads};
+pub use step::{Candidates, MAX_CANDIDATES, RowInputs, RowProduct, StepHeads};
 pub use weights::{ProductScratch, Weights};
 
 /// Head sizes that the kernels are compiled for.
@@ -92,8 +93,8 @@ fn tile_row_bytes(head_dim: usize) -> usize {
 /// # Errors
 /// [`DeviceError::HeadDim`] for another head size, [`DeviceError::Width`] for too wide a model.
 pub fn supports(head_dim: usize, width: usize) -> Result<(), DeviceError> {
-    if width > step::WIDEST {
-        let most = step::WIDEST;
+    if width > step::MAX_WIDTH {
+        let most = step::MAX_WIDTH;
         return Err(DeviceError::Width { width, most });
     }
     supported(head_dim).map(|_| ())

@@ -1,7 +1,7 @@
 //! Merges tokens into shared rows of the compact KV cache: `device/merge.cu`.
 
 use crate::driver::{Address, Geometry};
-use crate::{Angles, Buffer, Device, DeviceError, HeadRows, Indices, KeptRows, RowKind};
+use crate::{Buffer, Device, DeviceError, HeadRows, Indices, KeptRows, RopeTables, RowKind};
 
 /// Classes of one head on a device: their members and the members' weights.
 pub struct Merging {
@@ -18,7 +18,7 @@ pub struct Merging {
     counted: usize,
 }
 
-/// `device/merge.cu`.
+/// Parameters of kernel `merge`; same layout as `Merge` in `device/merge.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct MergeParameters {
@@ -40,7 +40,7 @@ struct MergeParameters {
 /// What a class's row is computed from.
 pub enum Mean<'a> {
     /// Mean direction of the members' keys; with angles, RoPE is undone first.
-    OfKeys(Option<Angles<'a>>),
+    OfKeys(Option<RopeTables<'a>>),
     /// Mean of the members' values.
     OfValues,
 }
@@ -165,11 +165,11 @@ impl Device {
         if let Some(angles) = angles {
             angles.check(merging.members.end(), dim);
         }
-        let (angles, pairs) = Angles::parameters(angles);
+        let (angles, pairs) = RopeTables::parameters(angles);
         let parameters = MergeParameters {
             lengths,
             angles,
-            numbers: target.numbers().address(),
+            numbers: target.elements().address(),
             pairs,
             ..merging.parameters(source)
         };

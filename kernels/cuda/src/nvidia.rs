@@ -15,18 +15,18 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::{DriverError, result, sys};
 
 use crate::candle::Launchers;
-use crate::driver::{Address, Capture, Copying, Driver, Facts, Geometry, Products};
+use crate::driver::{Address, Capture, Copying, DeviceProperties, Driver, Geometry, Products};
 use crate::{Device, DeviceError};
 use fault::Fault;
 pub use found::{Gpu, NoGpu, gpus};
-use found::{device_facts, error_text, init_driver, unusable};
+use found::{device_properties, error_text, init_driver, unusable};
 use streams::{Event, Graph, wait_event};
 
 include!(concat!(env!("OUT_DIR"), "/fat_binaries.rs"));
 
 /// Bytes that the driver takes after the first launches, beside what is asked of it: code that it loads at a kernel's
 /// first launch, local memory, graphs. On an H100 these were 160 to 252 MB.
-const TAKEN_LATER: u64 = 256 << 20;
+const DRIVER_RESERVE_BYTES: u64 = 256 << 20;
 
 /// Opens the GPU `ordinal`.
 ///
@@ -35,10 +35,10 @@ const TAKEN_LATER: u64 = 256 << 20;
 pub fn open(ordinal: usize) -> Result<Device, NoGpu> {
     let count = init_driver()?;
     if ordinal >= count {
-        return Err(NoGpu::NoSuch { ordinal, count });
+        return Err(NoGpu::UnknownOrdinal { ordinal, count });
     }
-    let (device, facts) = device_facts(ordinal).map_err(unusable)?;
-    found::check_capability(&facts)?;
+    let (device, properties) = device_properties(ordinal).map_err(unusable)?;
+    found::check_capability(&properties)?;
     // The context is retained until the process ends, because candle's launchers cache its properties.
     // SAFETY: a device from the driver.
     let nvidia = unsafe {
@@ -47,8 +47,8 @@ pub fn open(ordinal: usize) -> Result<Device, NoGpu> {
         let stream = || result::stream::create(result::stream::StreamKind::NonBlocking);
         let (stream, copy_stream) = (stream().map_err(unusable)?, stream().map_err(unusable)?);
         let mut nvidia = Nvidia {
-            products: Launchers::new(&facts, stream.cast()),
-            facts,
+            products: Launchers::new(&properties, stream.cast()),
+            properties,
             context,
             stream,
             copy_stream,
@@ -71,7 +71,7 @@ pub fn open(ordinal: usize) -> Result<Device, NoGpu> {
 }
 
 struct Nvidia {
-    facts: Facts,
+    properties: DeviceProperties,
     context: sys::CUcontext,
     stream: sys::CUstream,
     /// Stream of asynchronous copies.
@@ -95,7 +95,7 @@ unsafe impl Sync for Nvidia {}
 
 impl Nvidia {
     fn failed(&self, what: &str) -> impl Fn(DriverError) -> DeviceError {
-        let (device, what) = (self.facts.name.clone(), what.to_owned());
+        let (device, what) = (self.properties.name.clone(), what.to_owned());
         move |error| DeviceError::failed(&device, &what, error_text(error))
     }
 
@@ -112,7 +112,7 @@ impl Nvidia {
             handle: result::event::create(flags)?,
             follower: self.stream,
             context: self.context,
-            device: self.facts.name.clone(),
+            device: self.properties.name.clone(),
         };
         // SAFETY: a new event, and a stream of this object.
         unsafe { result::event::record(event.handle, stream) }?;
@@ -173,12 +173,17 @@ impl Nvidia {
             unsafe { result::module::get_function(*module, symbol.clone()) }.ok()
         });
         let missing = "this build has no such kernel";
-        let function = found.ok_or_else(|| DeviceError::failed(&self.facts.name, name, missing))?;
+        let function =
+            found.ok_or_else(|| DeviceError::failed(&self.properties.name, name, missing))?;
         // Without this attribute a block may have 48 KiB only.
         let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: a function of this context.
         unsafe {
-            result::function::set_function_attribute(function, most, self.facts.shared_bytes as i32)
+            result::function::set_function_attribute(
+                function,
+                most,
+                self.properties.shared_bytes as i32,
+            )
         }
         .map_err(self.failed(name))?;
         functions.insert(name.to_owned(), function as usize);
@@ -187,14 +192,14 @@ impl Nvidia {
 }
 
 impl Driver for Nvidia {
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
     }
 
     fn free_memory(&self) -> Result<u64, DeviceError> {
         self.make_current()?;
         let info = result::mem_get_info().map_err(self.failed("counting its memory"))?;
-        Ok((info.0 as u64).saturating_sub(TAKEN_LATER))
+        Ok((info.0 as u64).saturating_sub(DRIVER_RESERVE_BYTES))
     }
 
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
@@ -211,7 +216,7 @@ impl Driver for Nvidia {
             Ok(address) => Ok(address),
             Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
                 Err(DeviceError::OutOfMemory {
-                    device: self.facts.name.clone(),
+                    device: self.properties.name.clone(),
                     needed: bytes as u64,
                     free: self.free_memory()?,
                 })
@@ -304,7 +309,7 @@ impl Driver for Nvidia {
         unsafe { self.copy_on_stream(self.copy_stream, to, from, bytes) }
     }
 
-    fn reach(&self, address: Address) -> Result<*mut u8, DeviceError> {
+    fn host_pointer(&self, address: Address) -> Result<*mut u8, DeviceError> {
         assert!(self.is_on_host(address), "memory of the host's");
         // With unified addressing the host's address is the device's.
         Ok(address as *mut u8)
@@ -353,12 +358,12 @@ impl Driver for Nvidia {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: this object's own stream.
         unsafe { result::stream::begin_capture(self.stream, mode) }
-            .map_err(self.failed("recording"))
+            .map_err(self.failed("graph capture"))
     }
 
     fn end_capture(&self) -> Result<Box<dyn Capture>, DeviceError> {
         self.make_current()?;
-        let failed = self.failed("recording");
+        let failed = self.failed("graph capture");
         // SAFETY: this object's own stream, in capture; the graph is not needed once it is instantiated.
         let exec = unsafe {
             let graph = result::stream::end_capture(self.stream).map_err(&failed)?;
@@ -372,7 +377,7 @@ impl Driver for Nvidia {
             exec,
             stream: self.stream,
             context: self.context,
-            device: self.facts.name.clone(),
+            device: self.properties.name.clone(),
             fault: self.fault.clone(),
         }))
     }

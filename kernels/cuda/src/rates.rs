@@ -65,7 +65,7 @@ pub struct Rates {
     pub attention: f64,
 }
 
-/// `device/rates.cu`.
+/// Parameters of kernel `matrix_rate`; same layout as `MatrixRate` in `device/rates.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct MatrixRateParameters {
@@ -87,7 +87,7 @@ impl Device {
         drop((from, to));
         let to_gpu = self.upload_seconds(of.copied)?;
 
-        let blocks = BLOCKS_EACH * self.facts().multiprocessors;
+        let blocks = BLOCKS_EACH * self.properties().multiprocessors;
         let out: Buffer<f32> = self.alloc_uninit((blocks * 128) as usize)?;
         let parameters = MatrixRateParameters {
             out: out.address(),
@@ -126,7 +126,7 @@ impl Device {
 
     fn attention_seconds(&self, of: &RatesOf) -> Result<f64, DeviceError> {
         let RatesOf { shape, rows, .. } = *of;
-        let numbers = rows * shape.q_heads * shape.head_dim;
+        let elements = rows * shape.q_heads * shape.head_dim;
         let layer = || -> Result<LayerRows, DeviceError> {
             let rows = of.before + rows;
             let mut layer = LayerRows::new(self, shape.kv_heads, rows, shape.head_dim)?;
@@ -134,8 +134,8 @@ impl Device {
             Ok(layer)
         };
         let (keys, values) = (layer()?, layer()?);
-        let queries: Buffer<f16> = self.zeros(numbers)?;
-        let mut out = self.alloc_uninit(numbers)?;
+        let queries: Buffer<f16> = self.zeros(elements)?;
+        let mut out = self.alloc_uninit(elements)?;
         let mut scratch = AttentionScratch::new(self, shape)?;
         let task = PrefillAttention {
             shape,

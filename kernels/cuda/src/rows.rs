@@ -39,7 +39,7 @@ impl HeadRows<'_> {
     }
 }
 
-/// `device/packed.cu`.
+/// Parameters of kernel `unpack_rows`; same layout as `Unpack` in `device/packed.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct UnpackParameters {
@@ -50,7 +50,7 @@ struct UnpackParameters {
     row_bytes: u32,
 }
 
-/// `device/packed.cu`.
+/// Parameters of kernel `pack_rows`; same layout as `Pack` in `device/packed.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct PackParameters {
@@ -222,7 +222,7 @@ impl LayerRows {
         assert!(
             first * self.head_dim + rows.len() <= self.capacity * self.head_dim
                 && head < self.kv_heads,
-            "{} numbers from row {first} on for head {head} of {}",
+            "{} elements from row {first} on for head {head} of {}",
             rows.len(),
             self.kv_heads
         );
@@ -244,7 +244,7 @@ impl LayerRows {
     ) -> Result<(), DeviceError> {
         assert!(
             rows.len() <= self.capacity * self.head_dim && head < self.kv_heads,
-            "{} numbers of head {head} of {}",
+            "{} elements of head {head} of {}",
             rows.len(),
             self.kv_heads
         );

@@ -50,7 +50,8 @@ impl ScoresScratch {
     }
 }
 
-/// `device/scores.cu`.
+/// Parameters of kernels `row_sums_*`, `column_sums_*`, `column_maxima_*` and `mark_below_average_*`; same layout as
+/// `Scores` in `device/scores.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Parameters {

@@ -8,21 +8,21 @@ use candle_core::quantized::GgmlDType;
 use half::f16;
 
 use crate::driver::{Address, Geometry};
-use crate::kept::RowsParameters;
+use crate::kept_rows::RowsParameters;
 pub(crate) use inputs::InputsParameters;
 use inputs::RUN;
 pub use inputs::RowInputs;
 
-use crate::{Activation, Angles, Buffer, Device, DeviceError, RmsNorm, StepLayer, Weights};
+use crate::{Activation, Buffer, Device, DeviceError, RmsNorm, RopeTables, StepLayer, Weights};
 
 /// The most numbers that [`Device::largest`] returns.
-pub const MOST_CANDIDATES: usize = 64;
+pub const MAX_CANDIDATES: usize = 64;
 /// The widest row of a norm: what the threads of a block hold (`HELD` in `device/step.cu`).
-pub(crate) const WIDEST: usize = 16 * 1024;
+pub(crate) const MAX_WIDTH: usize = 16 * 1024;
 /// Numbers per block of `largest`.
 const EACH: usize = 2048;
 
-/// `device/step_products.cu`.
+/// A part of kernels' parameters; same layout as `Matrix` in `device/step_products.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct MatrixParameters {
@@ -77,7 +77,7 @@ fn kernel_name<'w>(name: &str, mut weights: impl Iterator<Item = &'w Weights>) -
     }
 }
 
-/// `device/step_products.cu`.
+/// Parameters of kernels `step_products*`; same layout as `StepProducts` in `device/step_products.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct ProductsParameters {
@@ -88,7 +88,7 @@ struct ProductsParameters {
     cap: f32,
 }
 
-/// `device/step_products.cu`.
+/// Parameters of kernels `step_gated*`; same layout as `StepGated` in `device/step_products.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct GatedParameters {
@@ -100,7 +100,7 @@ struct GatedParameters {
     gelu: u32,
 }
 
-/// `device/step_products.cu`.
+/// Parameters of kernels `step_added_*`; same layout as `StepAdded` in `device/step_products.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct AddedParameters {
@@ -112,7 +112,7 @@ struct AddedParameters {
     cols: u32,
 }
 
-/// `device/step.cu`.
+/// Parameters of kernel `step_norm`; same layout as `StepNorm` in `device/step.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct NormParameters {
@@ -125,7 +125,7 @@ struct NormParameters {
     eps: f32,
 }
 
-/// `device/step.cu`.
+/// Parameters of kernel `step_inputs`; same layout as `StepInputs` in `device/step.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct RoundParameters {
@@ -133,7 +133,7 @@ struct RoundParameters {
     width: u32,
 }
 
-/// `device/step.cu`.
+/// Parameters of kernel `step_heads`; same layout as `StepHeads` in `device/step.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct HeadsParameters {
@@ -159,7 +159,7 @@ struct HeadsParameters {
     eps: f32,
 }
 
-/// `device/step.cu`.
+/// Parameters of kernel `largest`; same layout as `Largest` in `device/step.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct LargestParameters {
@@ -190,14 +190,14 @@ pub struct StepHeads<'a> {
     /// Epsilon of these norms.
     pub eps: f32,
     /// RoPE, if the layer has it.
-    pub angles: Option<Angles<'a>>,
+    pub angles: Option<RopeTables<'a>>,
 }
 
 /// Scratch of [`Device::largest`].
 pub struct Candidates {
-    /// `[blocks, MOST_CANDIDATES]`: numbers as bits.
+    /// `[blocks, MAX_CANDIDATES]`: numbers as bits.
     values: Buffer<u32>,
-    /// `[blocks, MOST_CANDIDATES]`
+    /// `[blocks, MAX_CANDIDATES]`
     places: Buffer<u32>,
     count: usize,
 }
@@ -205,7 +205,7 @@ pub struct Candidates {
 impl Candidates {
     /// For `count` numbers.
     pub fn new(device: &Device, count: usize) -> Result<Self, DeviceError> {
-        let capacity = count.div_ceil(EACH) * MOST_CANDIDATES;
+        let capacity = count.div_ceil(EACH) * MAX_CANDIDATES;
         Ok(Self {
             values: device.alloc_uninit(capacity)?,
             places: device.alloc_uninit(capacity)?,
@@ -236,7 +236,7 @@ impl Device {
                 && post.is_none_or(|post| post.len() == width),
             "residual, added, post and out are [width {width}]"
         );
-        assert!(width <= WIDEST, "a norm takes rows of up to {WIDEST}");
+        assert!(width <= MAX_WIDTH, "a norm takes rows of up to {MAX_WIDTH}");
         out.lacks_norm = None;
         let parameters = NormParameters {
             residual: residual.address(),
@@ -382,7 +382,7 @@ impl Device {
     }
 
     /// # Safety
-    /// On the device, targets are rows of the cache, and position and ranks are below `reach`.
+    /// On the device, targets are rows of the cache, and position and ranks are below `position_limit`.
     pub(crate) unsafe fn step_heads(
         &self,
         heads: &StepHeads<'_>,
@@ -412,10 +412,10 @@ impl Device {
             "keys and values are of one kind"
         );
         if let Some(angles) = &heads.angles {
-            angles.check(layer.reach, dim);
+            angles.check(layer.position_limit, dim);
         }
         let angles = heads.angles.as_ref();
-        let (tables, pairs) = Angles::parameters(angles);
+        let (tables, pairs) = RopeTables::parameters(angles);
         let parameters = HeadsParameters {
             q: heads.q.address(),
             k: heads.k.address(),
@@ -463,7 +463,7 @@ impl Device {
     ) -> Result<(), DeviceError> {
         let count = x.len();
         assert!(
-            (1..=MOST_CANDIDATES).contains(&most)
+            (1..=MAX_CANDIDATES).contains(&most)
                 && count == scratch.count
                 && values.len() >= most
                 && places.len() >= most,

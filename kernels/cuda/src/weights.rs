@@ -4,7 +4,7 @@
 use candle_core::quantized::GgmlDType;
 use kept_kernels::mapped::MappedMatrix;
 
-use crate::driver::{Address, Geometry, Inputs, Product};
+use crate::driver::{Address, Geometry, InputFormat, Product};
 use crate::{Buffer, Device, DeviceError, MemorySpace};
 
 /// Bytes behind the last block that a decode step reads (`load_16_by_2` in `device/step_products.cu`).
@@ -201,18 +201,23 @@ pub struct ProductScratch {
     quantised: Buffer<u8>,
     workspace: Buffer<u8>,
     /// The inputs that are quantised now: address, rows, columns and format.
-    holds: Option<(Address, usize, usize, Inputs)>,
+    holds: Option<(Address, usize, usize, InputFormat)>,
 }
 
 impl ProductScratch {
-    /// For up to `inputs` rows of up to `cols` numbers.
+    /// For up to `inputs` rows of up to `cols` elements.
     pub fn new(device: &Device, inputs: usize, cols: usize) -> Result<Self, DeviceError> {
         let products = device.driver().products();
-        let formats = [Inputs::Few, Inputs::Scales, Inputs::Sums, Inputs::PartSums];
-        let few = inputs.min(crate::driver::FEW);
-        let bytes = formats.iter().map(|&form| match form {
-            Inputs::Few => products.input_bytes(form, few, cols),
-            _ => products.input_bytes(form, inputs, cols),
+        let formats = [
+            InputFormat::Q8_1,
+            InputFormat::MmqD4,
+            InputFormat::MmqDs4,
+            InputFormat::MmqD2S6,
+        ];
+        let mmvq_inputs = inputs.min(crate::driver::MMVQ_MAX_BATCH_SIZE);
+        let bytes = formats.iter().map(|&format| match format {
+            InputFormat::Q8_1 => products.input_bytes(format, mmvq_inputs, cols),
+            _ => products.input_bytes(format, inputs, cols),
         });
         Ok(Self {
             quantised: device.alloc_uninit(bytes.max().unwrap_or(0))?,
@@ -227,7 +232,7 @@ impl ProductScratch {
     }
 }
 
-/// `device/dense.cu`.
+/// Parameters of kernel `dense`; same layout as `Dense` in `device/dense.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct DenseParameters {
@@ -283,20 +288,20 @@ impl Device {
             // SAFETY: lengths were checked; `out` is borrowed mutably.
             return unsafe { self.launch("dense", geometry, &parameters) };
         }
-        let form = products
+        let format = products
             .wants(kind, inputs)
             .expect("asked when the weights came");
-        let bytes = products.input_bytes(form, inputs, cols);
+        let bytes = products.input_bytes(format, inputs, cols);
         assert!(
             bytes <= scratch.quantised.len(),
             "the scratch is for fewer inputs than {inputs} of {cols}"
         );
-        let wanted = (x.address(), inputs, cols, form);
+        let wanted = (x.address(), inputs, cols, format);
         // SAFETY: lengths were checked; everything that is written is borrowed mutably.
         unsafe {
             if scratch.holds != Some(wanted) {
                 let quantised = scratch.quantised.address();
-                products.quantise(form, x.address(), inputs, cols, quantised)?;
+                products.quantise(format, x.address(), inputs, cols, quantised)?;
                 scratch.holds = Some(wanted);
             }
             products.multiply(&Product {

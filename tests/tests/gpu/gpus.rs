@@ -84,7 +84,7 @@ pub fn limited_ones(memory: u64) -> Vec<(kept_cuda::Device, kept_cuda::Meter)> {
 }
 
 pub fn is_emulated(gpu: &kept_cuda::Device) -> bool {
-    gpu.facts().name.starts_with("emulated")
+    gpu.properties().name.starts_with("emulated")
 }
 
 pub fn on_gpu(model: Model, gpu: &kept_cuda::Device) -> Model {

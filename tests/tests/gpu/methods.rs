@@ -30,7 +30,7 @@ impl OnBoth {
             gpu: on_gpu(open(&file.path), gpu),
             ids: ids(tokens, cpu.config().vocab),
             cpu,
-            what: format!("{arch} on {}", gpu.facts().name),
+            what: format!("{arch} on {}", gpu.properties().name),
             _file: file,
         }
     }
@@ -141,7 +141,7 @@ fn assert_same_answers(methods: &[TestMethod]) {
     let gpu = gpus().pop().expect("a GPU");
     let there = on_gpu(open(&path), &gpu);
     for &method in methods {
-        let what = format!("{method:?} on {}", gpu.facts().name);
+        let what = format!("{method:?} on {}", gpu.properties().name);
         let expected = run(&here, CacheType::F16, method, &ids, Decode::Greedy(2));
         let found = run(&there, CacheType::F16, method, &ids, Decode::Greedy(2));
         assert_eq!(found.tokens, expected.tokens, "{what}");

@@ -140,7 +140,7 @@ fn a_residual_stream_beyond_the_memory_stays_on_the_host() {
         // Asynchronous copies run as late as allowed, and immediately.
         let mut ways = vec![gpus().remove(0)];
         if !gpu_only() {
-            ways.push(emulated::hasty(86, ROOMY));
+            ways.push(emulated::with_eager_copies(86, ROOMY));
         }
         for gpu in ways {
             let model = on_gpu(open(&file.path), &gpu);

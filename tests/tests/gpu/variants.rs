@@ -92,9 +92,10 @@ fn vaults_are_shared_between_cpu_and_gpu() {
     let there = on_gpu(open(&file.path), &gpus()[0]);
     let mut ways = vec![(&here, &there), (&there, &here)];
     // With asynchronous copies as late as allowed, and immediate.
-    let hasty = (!gpu_only()).then(|| on_gpu(open(&file.path), &emulated::hasty(86, 1 << 30)));
-    if let Some(hasty) = &hasty {
-        ways.extend([(&here, hasty), (hasty, &here)]);
+    let eager =
+        (!gpu_only()).then(|| on_gpu(open(&file.path), &emulated::with_eager_copies(86, 1 << 30)));
+    if let Some(eager) = &eager {
+        ways.extend([(&here, eager), (eager, &here)]);
     }
     for (writer, reader) in ways {
         let case = Case::under(&here, spec("snapkv", "w=8", 40), 90, 0);

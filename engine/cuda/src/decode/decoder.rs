@@ -13,8 +13,8 @@
 use std::sync::Arc;
 
 use kept_cuda::{
-    Buffer, Candidates, CapturedGraph, DecodeOutput, Device, DeviceError, GpuCache,
-    MOST_CANDIDATES, StepLayer, StepScratch,
+    Buffer, Candidates, CapturedGraph, DecodeOutput, Device, DeviceError, GpuCache, MAX_CANDIDATES,
+    StepLayer, StepScratch,
 };
 use kept_engine::backend::{
     AfterLayer, DecodeBackend, DeviceRows, LayerAttention, PartTime, Probabilities, StepOutput,
@@ -40,7 +40,7 @@ struct Work {
     step: GpuStep,
     attend: StepScratch,
     candidates: Candidates,
-    /// `[2, MOST_CANDIDATES]`: bits of the largest logits and their tokens; then `[layers, q_heads, 2]`: bits
+    /// `[2, MAX_CANDIDATES]`: bits of the largest logits and their tokens; then `[layers, q_heads, 2]`: bits
     /// of the largest probability of each query head, and of its slot or entry as an f32.
     outcome: Buffer<u32>,
     /// `[layers, q_heads, stride]`: all probabilities, if the method reads them.
@@ -78,7 +78,7 @@ impl Work {
             rope,
             *only,
             |layer, rows, queries, out| {
-                let first = 2 * MOST_CANDIDATES + 2 * layer * *q_heads;
+                let first = 2 * MAX_CANDIDATES + 2 * layer * *q_heads;
                 let own = layer * of_layer..(layer + 1) * of_layer;
                 let mut probabilities = probabilities.as_ref().map(|all| all.share(own));
                 let output = DecodeOutput {
@@ -93,8 +93,8 @@ impl Work {
         if *most == 0 || only.is_some() {
             return Ok(());
         }
-        let mut logits = outcome.share(0..MOST_CANDIDATES);
-        let mut tokens = outcome.share(MOST_CANDIDATES..2 * MOST_CANDIDATES);
+        let mut logits = outcome.share(0..MAX_CANDIDATES);
+        let mut tokens = outcome.share(MAX_CANDIDATES..2 * MAX_CANDIDATES);
         device.largest(step.logits(), *most, candidates, &mut logits, &mut tokens)
     }
 }
@@ -127,7 +127,7 @@ pub(crate) struct CudaDecoder<'m> {
     host_logits: Vec<f32>,
     /// As `outcome`, on the host.
     host_outcome: Vec<u32>,
-    /// `[MOST_CANDIDATES]`
+    /// `[MAX_CANDIDATES]`
     top_k_logits: Vec<f32>,
     /// Number of most likely tokens that the last step selected.
     most: Option<usize>,
@@ -141,7 +141,7 @@ fn own_rows(rows: DeviceRows) -> GpuCache {
 
 /// The largest probability of a query head in a layer, and its slot or entry, of an outcome on the host.
 fn most_attended(outcome: &[u32], head: usize) -> (f32, usize) {
-    let at = 2 * (MOST_CANDIDATES + head);
+    let at = 2 * (MAX_CANDIDATES + head);
     let [probability, slot] = [0, 1].map(|i| f32::from_bits(outcome[at + i]));
     (probability, slot as usize)
 }
@@ -198,7 +198,7 @@ impl<'m> CudaDecoder<'m> {
         if observed.is_some() {
             rows.prepare_changes()?;
         }
-        let outcome = 2 * (MOST_CANDIDATES + layers * shape.q_heads);
+        let outcome = 2 * (MAX_CANDIDATES + layers * shape.q_heads);
         let (max_rows, max_entries) = (gpu_plan.max_rows, gpu_plan.max_entries);
         let work = Work {
             gpu: gpu.clone(),
@@ -223,7 +223,7 @@ impl<'m> CudaDecoder<'m> {
             logits: work.step.logits().clone(),
             outcome: work.outcome.clone(),
             host_outcome: vec![0; outcome],
-            top_k_logits: vec![0.0; MOST_CANDIDATES],
+            top_k_logits: vec![0.0; MAX_CANDIDATES],
             most: None,
             q_heads: shape.q_heads,
             slot_table: SlotTable::new(layers, shape.kv_heads),
@@ -239,7 +239,7 @@ impl<'m> CudaDecoder<'m> {
             Some(Step::New(work)) => Ok(work),
             Some(Step::CapturedGraph(captured_graph)) => Ok(captured_graph.into_work()),
             None => {
-                let gpu = &self.device.facts().name;
+                let gpu = &self.device.properties().name;
                 Err(DeviceError::failed(gpu, "a token", "an earlier one failed"))
             }
         }
@@ -286,7 +286,7 @@ impl<'m> CudaDecoder<'m> {
 
     /// The most likely tokens after the last one, in descending order, with their logits.
     fn top_k(&mut self) -> (&mut [f32], &[u32]) {
-        let (logits, rest) = self.host_outcome.split_at(MOST_CANDIDATES);
+        let (logits, rest) = self.host_outcome.split_at(MAX_CANDIDATES);
         for (logit, bits) in self.top_k_logits.iter_mut().zip(logits) {
             *logit = f32::from_bits(*bits);
         }
@@ -314,7 +314,7 @@ impl DecodePlan {
 
 impl DecodeBackend for CudaDecoder<'_> {
     fn max_top_k(&self) -> usize {
-        MOST_CANDIDATES
+        MAX_CANDIDATES
     }
 
     fn logits_of(&mut self, hidden: &[f32]) -> Result<&mut [f32], EngineError> {

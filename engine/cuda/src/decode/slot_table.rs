@@ -12,7 +12,7 @@ pub(super) struct SlotTable {
     /// `[kv_heads]`: places of these slots in one layer.
     targets: Vec<usize>,
     /// Rows of one layer that give up a wide place to the new token: `(head, wide, narrow)`.
-    aged: Vec<(usize, usize, usize)>,
+    requantised: Vec<(usize, usize, usize)>,
     /// `[layers]`: whether the class table has changed in more than its newest entry.
     tables_changed: Vec<bool>,
     /// `[layers]`: whether the GPU's slot-to-place map is out of date.
@@ -38,7 +38,7 @@ impl SlotTable {
             kv_heads,
             slots: vec![0; layers * kv_heads],
             targets: vec![0; kv_heads],
-            aged: Vec::with_capacity(kv_heads),
+            requantised: Vec::with_capacity(kv_heads),
             tables_changed: vec![true; layers],
             places_changed: vec![true; layers],
         }
@@ -69,13 +69,13 @@ impl SlotTable {
         let (kv_heads, position) = (self.kv_heads, cache.next);
         for (layer, cached) in cache.layers.iter_mut().enumerate() {
             let slots = &mut self.slots[layer * kv_heads..][..kv_heads];
-            self.aged.clear();
+            self.requantised.clear();
             for (head, slot) in slots.iter_mut().enumerate() {
                 *slot = cached.assign_slot(head, position);
                 let widened = cached.store_as_f16(head, *slot);
                 self.places_changed[layer] |= widened != F16Placement::Unchanged;
                 if let F16Placement::Swapped { wide, narrow } = widened {
-                    self.aged.push((head, wide, narrow));
+                    self.requantised.push((head, wide, narrow));
                 }
                 self.targets[head] = cached.keys.physical_row(head, *slot);
             }
@@ -89,13 +89,13 @@ impl SlotTable {
             let token = NewToken {
                 rows: &cached.rows,
                 targets: &self.targets,
-                aged: &self.aged,
+                requantised: &self.requantised,
                 query_positions: query_positions.as_deref(),
                 entries: entries.as_deref(),
             };
             rows.stage_token(layer, &token);
             if std::mem::take(&mut self.places_changed[layer]) {
-                rows.write_places(layer, &cached.keys)?;
+                rows.write_physical_rows(layer, &cached.keys)?;
             }
             if !cached.ranks.is_empty() {
                 rows.write_ranks(layer, &cached.ranks)?;

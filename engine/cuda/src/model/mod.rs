@@ -16,8 +16,8 @@ use std::ops::Range;
 
 use half::f16;
 use kept_cuda::{
-    Angles, Buffer, Device, DeviceError, Heads, LayerRows, MemorySpace, ProductScratch, RmsNorm,
-    RowPositions, Weights,
+    Buffer, Device, DeviceError, Heads, LayerRows, MemorySpace, ProductScratch, RmsNorm,
+    RopeTables, RowPositions, Weights,
 };
 use kept_kernels::{Pairing, Scale};
 use kept_models::{Activation, Config, LayerKind, LayerRotation, Model, RopeTable};
@@ -44,16 +44,16 @@ pub struct GpuModel {
 #[derive(Clone, Copy)]
 pub struct RopeContext<'a> {
     /// The layer's angles; `None` if the layer has no RoPE.
-    pub angles: Option<Angles<'a>>,
+    pub angles: Option<RopeTables<'a>>,
     /// The rows' indices into the angles.
-    pub places: RowPositions<'a>,
+    pub positions: RowPositions<'a>,
 }
 
 impl RopeContext<'_> {
     /// No rotation.
     pub const RAW: RopeContext<'static> = RopeContext {
         angles: None,
-        places: RowPositions::From(0),
+        positions: RowPositions::From(0),
     };
 }
 
@@ -197,7 +197,7 @@ impl GpuModel {
     }
 
     /// Writes the projected queries, with bias, norm and RoPE, to `out [rows, q_heads, head_dim]`.
-    pub fn ready_queries(
+    pub fn norm_and_rotate_queries(
         &self,
         layer: usize,
         rows: usize,
@@ -211,7 +211,7 @@ impl GpuModel {
             bias: own.q_bias.as_ref(),
             ..self.heads(&pass.q, rows, heads, norm, rope)
         };
-        self.device.ready_queries(&task, out)
+        self.device.norm_and_rotate_queries(&task, out)
     }
 
     /// Writes the projected keys, with bias, norm and RoPE, to `rows` of every head in `out`.
@@ -229,7 +229,7 @@ impl GpuModel {
             bias: own.k_bias.as_ref(),
             ..self.heads(&pass.k, rows.len(), heads, norm, rope)
         };
-        self.device.ready_rows(&task, rows.start, out)
+        self.device.norm_and_rotate_rows(&task, rows.start, out)
     }
 
     /// Writes the projected values, with bias, to `rows` of every head in `out`.
@@ -245,7 +245,7 @@ impl GpuModel {
             bias: self.layers[layer].v_bias.as_ref(),
             ..self.heads(&pass.v, rows.len(), heads, None, RopeContext::RAW)
         };
-        self.device.ready_rows(&task, rows.start, out)
+        self.device.norm_and_rotate_rows(&task, rows.start, out)
     }
 
     /// Projected heads without a bias.
@@ -265,7 +265,7 @@ impl GpuModel {
             bias: None,
             norm: norm.map(|weight| self.norm(weight)),
             angles: rope.angles,
-            places: rope.places,
+            positions: rope.positions,
         }
     }
 
@@ -359,8 +359,8 @@ impl GpuTable {
         })
     }
 
-    fn angles(&self) -> Angles<'_> {
-        Angles {
+    fn angles(&self) -> RopeTables<'_> {
+        RopeTables {
             cos: &self.cos,
             sin: &self.sin,
             rope_dim: 2 * self.pairs,
@@ -391,7 +391,7 @@ impl GpuRope {
     ///
     /// # Panics
     /// If there is no such layer.
-    pub fn of_layer(&self, layer: usize) -> Option<Angles<'_>> {
+    pub fn of_layer(&self, layer: usize) -> Option<RopeTables<'_>> {
         match self.kinds[layer].rotation {
             LayerRotation::None => None,
             LayerRotation::Rope => Some(self.own.angles()),

@@ -6,7 +6,7 @@
 //!                          | Few rows: the kernels read host memory directly, each weight once, as a copy would.
 //! ```
 
-use kept_cuda::{Buffer, Device, DeviceError, FEW, MemorySpace, Weights};
+use kept_cuda::{Buffer, Device, DeviceError, MMVQ_MAX_BATCH_SIZE, MemorySpace, Weights};
 use kept_engine::backend::beside_weights;
 use kept_models::{DenseLayer, DenseWeights, FileLayer};
 
@@ -23,7 +23,7 @@ pub(crate) fn spaces(
     let layers = weights.layers.iter().map(bytes);
     let layers = layers.collect::<Result<Vec<u64>, DeviceError>>()?;
     let output = Weights::bytes_of(device, weights.output)?;
-    let beside = beside_weights(device.facts().memory);
+    let beside = beside_weights(device.properties().memory);
     let mut free = device.free_memory()?.saturating_sub(output + beside);
     if layers.iter().sum::<u64>() > free {
         // Reserved for the copy of a layer in host memory.
@@ -84,7 +84,7 @@ pub(crate) struct Slot {
 impl Slot {
     /// Allocates a slot of `bytes` bytes for passes of `rows` rows; an empty one if the rows are few.
     pub(crate) fn new(device: &Device, bytes: usize, rows: usize) -> Result<Self, DeviceError> {
-        let bytes = if rows > FEW { bytes } else { 0 };
+        let bytes = if rows > MMVQ_MAX_BATCH_SIZE { bytes } else { 0 };
         Ok(Self {
             buffer: device.alloc_uninit(bytes)?,
             holds: None,

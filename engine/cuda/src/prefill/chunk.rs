@@ -18,7 +18,7 @@ impl CudaPrefill<'_> {
         let mut wanted = wanted.peekable();
         if wanted.peek().is_some() {
             let (gpu, pass, queries) = (self.gpu, &self.pass, &mut self.queries);
-            gpu.ready_queries(chunk.layer, chunk.count, RopeContext::RAW, pass, queries)?;
+            gpu.norm_and_rotate_queries(chunk.layer, chunk.count, RopeContext::RAW, pass, queries)?;
         }
         let rows = chunk.first..chunk.first + chunk.count;
         wanted.try_for_each(|future| self.add_queries(future, rows.clone()))
@@ -37,12 +37,12 @@ impl CudaPrefill<'_> {
             .transpose()?;
         let context = RopeContext {
             angles: self.rope.of_layer(layer),
-            places: positions
+            positions: positions
                 .as_ref()
                 .map_or(RowPositions::From(first), RowPositions::At),
         };
         let (gpu, pass) = (self.gpu, &self.pass);
-        gpu.ready_queries(layer, count, context, pass, &mut self.queries)?;
+        gpu.norm_and_rotate_queries(layer, count, context, pass, &mut self.queries)?;
         let rows = first..first + count;
         gpu.ready_keys(layer, rows.clone(), context, pass, &mut self.keys)?;
         gpu.ready_values(layer, rows, pass, &mut self.values)?;

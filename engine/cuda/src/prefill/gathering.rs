@@ -112,9 +112,9 @@ impl CudaPrefill<'_> {
         slot_table: &CompactLayer,
         slots: &[Vec<u32>],
     ) -> Result<(), EngineError> {
-        let (cache, keeping) = self.to_cache.as_mut().expect("rows that stay on the GPU");
+        let (cache, staging) = self.to_cache.as_mut().expect("rows that stay on the GPU");
         let layer = cache.add_layer(&capacity_of(slot_table)?)?;
         let (keys, values) = (&self.keys, &self.values);
-        Ok(cache.keep(layer, keys, values, &slot_table.keys, slots, keeping)?)
+        Ok(cache.gather_rows(layer, keys, values, &slot_table.keys, slots, staging)?)
     }
 }

@@ -4,8 +4,8 @@
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_cuda::{
-    Angles, Buffer, Device, DeviceError, GpuCache, Indices, Keeping, Kept, KeptRows, LayerCapacity,
-    LayerRows, Mean, Merging, Readback, RowKind,
+    Buffer, Device, DeviceError, GatherIndices, GatherStaging, GpuCache, Indices, KeptRows,
+    LayerCapacity, LayerRows, Mean, Merging, Readback, RopeTables, RowKind,
 };
 use kept_engine::backend::{HostBuffers, PrefillPlan, group_merges};
 use kept_kernels::{HeadShape, RowStore};
@@ -55,11 +55,11 @@ pub(super) fn cache_of(
     device: &Device,
     heads: HeadShape,
     plan: &PrefillPlan,
-) -> Result<(GpuCache, Keeping), DeviceError> {
+) -> Result<(GpuCache, GatherStaging), DeviceError> {
     let rows = heads.kv_heads * plan.tokens();
-    let keeping = Keeping::new(device, COPIED_AT_ONCE.min(rows).max(1))?;
+    let staging = GatherStaging::new(device, COPIED_AT_ONCE.min(rows).max(1))?;
     let cache = GpuCache::without_rows(device, heads, plan.keeps.len())?;
-    Ok((cache, keeping))
+    Ok((cache, staging))
 }
 
 impl ToHost {
@@ -102,14 +102,14 @@ impl ToHost {
             let rows: Vec<u32> = some.iter().map(|(_, pos)| pos.0).collect();
             self.heads.write(0, &heads)?;
             self.at.write(0, &rows)?;
-            let kept = Kept {
+            let kept = GatherIndices {
                 positions: &self.at,
                 heads: &self.heads,
                 targets: None,
                 slots: some.len(),
             };
             for RowDownload { from, to } in &mut both {
-                device.keep(from, &kept, None, &mut self.rows)?;
+                device.gather_rows(from, &kept, None, &mut self.rows)?;
                 download_rows(&self.rows, &mut self.readback, some, to)?;
             }
         }
@@ -123,7 +123,7 @@ impl ToHost {
         &mut self,
         device: &Device,
         heads: &[MergedHead],
-        unrotated: Option<Angles<'_>>,
+        unrotated: Option<RopeTables<'_>>,
         [keys, values]: [RowDownload<'_>; 2],
     ) -> Result<Vec<Vec<f32>>, DeviceError> {
         let merging = self.merging.as_mut().expect("a method that merges");
@@ -219,7 +219,7 @@ fn download_rows(
     let dim = host.head_dim();
     let row_bytes = dim * size_of::<f16>();
     let mut bytes = vec![0; which.len() * row_bytes];
-    readback.read(rows.numbers(), 0, &mut bytes)?;
+    readback.read(rows.elements(), 0, &mut bytes)?;
     let mut row = vec![f16::ZERO; dim];
     for (&(head, pos), found) in which.iter().zip(bytes.chunks_exact(row_bytes)) {
         for (half, bytes) in row.iter_mut().zip(found.as_chunks::<2>().0) {

@@ -85,7 +85,7 @@ impl Residual {
             stage.upload(&self.all, rows, numbers)?;
         }
         if let Some(upload) = &stage.upload {
-            upload.before_the_rest()?;
+            upload.order_before_later_work()?;
         }
         if !next.is_empty() {
             other.upload(&self.all, next.clone(), coming)?;

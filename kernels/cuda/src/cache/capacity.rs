@@ -9,8 +9,8 @@ pub struct LayerCapacity {
     pub capacities: Vec<usize>,
     /// Row type.
     pub kind: RowKind,
-    /// `[kv_heads]`: number of narrow places of each head in a quantised cache; the places after them are f16. Ignored
-    /// for f16 rows.
+    /// `[kv_heads]`: number of narrow rows of each head in a quantised cache; the physical rows after them are f16.
+    /// Ignored for f16 rows.
     pub narrow: Vec<usize>,
     /// Whether keys are stored before RoPE and each slot has a rank.
     pub ranked: bool,
@@ -59,15 +59,15 @@ impl HeadCapacity {
         heads.map(own).collect()
     }
 
-    /// The row of a place.
-    pub(super) fn row(&self, place: usize) -> usize {
+    /// The row of the layer's buffer that is this physical row of the head.
+    pub(super) fn buffer_row(&self, physical_row: usize) -> usize {
         assert!(
-            place < self.capacity,
-            "place {place} of a head that holds {}",
+            physical_row < self.capacity,
+            "physical row {physical_row} of a head that holds {}",
             self.capacity
         );
-        match place.checked_sub(self.narrow) {
-            None => self.first + place,
+        match physical_row.checked_sub(self.narrow) {
+            None => self.first + physical_row,
             Some(wide) => self.wide + wide,
         }
     }

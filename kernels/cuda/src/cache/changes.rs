@@ -7,41 +7,41 @@ use half::f16;
 use kept_kernels::{CacheType, RowStore};
 
 use super::{GpuCache, HostTables, Layer, LayerBuffers, Tables};
-use crate::{Buffer, Device, DeviceError, Indices, Kept, LayerRows};
+use crate::{Buffer, Device, DeviceError, GatherIndices, Indices, LayerRows};
 
 /// Rows per upload.
-const AT_ONCE: usize = 1024;
+const ROWS_PER_UPLOAD: usize = 1024;
 
 /// Changed rows that the device does not have yet.
 pub(super) struct ChangedRows {
     /// Layer and target row, layer after layer.
     which: Vec<(usize, u32)>,
-    /// `[2, AT_ONCE, head_dim]`: their keys, then their values.
+    /// `[2, ROWS_PER_UPLOAD, head_dim]`: their keys, then their values.
     staged: Vec<f16>,
     /// As `staged`, with keys as head 0 and values as head 1.
     rows: LayerRows,
-    /// `[AT_ONCE]`
+    /// `[ROWS_PER_UPLOAD]`
     targets: Buffer<u32>,
-    /// `[3, AT_ONCE]`: 0, 1, 2, ..; zeros; ones.
+    /// `[3, ROWS_PER_UPLOAD]`: 0, 1, 2, ..; zeros; ones.
     constants: Buffer<u32>,
 }
 
 impl ChangedRows {
     fn new(device: &Device, dim: usize) -> Result<Self, DeviceError> {
-        let ordinals = 0..AT_ONCE as u32;
-        let heads = (0..2).flat_map(|head| [head; AT_ONCE]);
+        let ordinals = 0..ROWS_PER_UPLOAD as u32;
+        let heads = (0..2).flat_map(|head| [head; ROWS_PER_UPLOAD]);
         let constants: Vec<u32> = ordinals.chain(heads).collect();
         Ok(Self {
-            which: Vec::with_capacity(AT_ONCE),
-            staged: vec![f16::ZERO; 2 * AT_ONCE * dim],
-            rows: LayerRows::new(device, 2, AT_ONCE, dim)?,
-            targets: device.alloc_uninit(AT_ONCE)?,
+            which: Vec::with_capacity(ROWS_PER_UPLOAD),
+            staged: vec![f16::ZERO; 2 * ROWS_PER_UPLOAD * dim],
+            rows: LayerRows::new(device, 2, ROWS_PER_UPLOAD, dim)?,
+            targets: device.alloc_uninit(ROWS_PER_UPLOAD)?,
             constants: device.copy_of(&constants)?,
         })
     }
 
-    /// Number of the row `target` of `layer` among the collected ones; a row that changed twice is sent once.
-    fn place(&mut self, layer: usize, target: u32) -> usize {
+    /// Index of the row `target` of `layer` among the staged ones; a row that changed twice is uploaded once.
+    fn staged_index(&mut self, layer: usize, target: u32) -> usize {
         let of_layer = self.which.iter().rev().take_while(|row| row.0 == layer);
         let known = of_layer.clone().position(|row| row.1 == target);
         match known {
@@ -55,13 +55,13 @@ impl ChangedRows {
 
     /// Uploads the collected rows.
     fn send(&mut self, device: &Device, layers: &mut [Layer]) -> Result<(), DeviceError> {
-        let dim = self.staged.len() / (2 * AT_ONCE);
+        let dim = self.staged.len() / (2 * ROWS_PER_UPLOAD);
         let count = self.which.len();
         if count == 0 {
             return Ok(());
         }
         for head in 0..2 {
-            let own = head * AT_ONCE * dim..(head * AT_ONCE + count) * dim;
+            let own = head * ROWS_PER_UPLOAD * dim..(head * ROWS_PER_UPLOAD + count) * dim;
             self.rows
                 .data_mut()
                 .write(own.start, &self.staged[own.clone()])?;
@@ -78,14 +78,14 @@ impl ChangedRows {
             let positions = Indices::known(self.constants.share(rows.clone()), rows.end);
             let LayerBuffers { keys, values, .. } = &mut layer.buffers;
             for (head, kept) in [keys, values].into_iter().enumerate() {
-                let own = (1 + head) * AT_ONCE..(1 + head) * AT_ONCE + rows.len();
-                let which = Kept {
+                let own = (1 + head) * ROWS_PER_UPLOAD..(1 + head) * ROWS_PER_UPLOAD + rows.len();
+                let which = GatherIndices {
                     positions: &positions,
                     heads: &Indices::known(self.constants.share(own), head + 1),
                     targets: Some(&targets),
                     slots: rows.len(),
                 };
-                device.keep(&self.rows, &which, None, kept)?;
+                device.gather_rows(&self.rows, &which, None, kept)?;
             }
         }
         self.which.clear();
@@ -138,13 +138,16 @@ impl GpuCache {
         values: &RowStore,
     ) -> Result<(), DeviceError> {
         let changed = self.changed.as_mut().expect("changes are prepared");
-        if changed.which.len() == AT_ONCE {
+        if changed.which.len() == ROWS_PER_UPLOAD {
             changed.send(&self.device, &mut self.layers)?;
         }
-        let target = self.layers[layer].heads[head].row(keys.physical_row(head, slot));
-        let (row, dim) = (changed.place(layer, target as u32), self.shape.head_dim);
+        let target = self.layers[layer].heads[head].buffer_row(keys.physical_row(head, slot));
+        let (row, dim) = (
+            changed.staged_index(layer, target as u32),
+            self.shape.head_dim,
+        );
         for (part, store) in [keys, values].into_iter().enumerate() {
-            let at = (part * AT_ONCE + row) * dim;
+            let at = (part * ROWS_PER_UPLOAD + row) * dim;
             copy_row(store, head, slot, &mut changed.staged[at..at + dim]);
         }
         Ok(())

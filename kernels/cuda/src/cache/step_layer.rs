@@ -5,8 +5,8 @@ use kept_kernels::{HeadShape, Scale};
 
 use super::LayerBuffers;
 use crate::{
-    Angles, Buffer, ClassAttention, ClassScratch, DecodeAttention, DecodeOutput, DecodeScratch,
-    Device, DeviceError, Indices, Ranks, StepHeads,
+    Buffer, ClassAttention, ClassScratch, DecodeAttention, DecodeOutput, DecodeScratch, Device,
+    DeviceError, Indices, Ranks, RopeTables, StepHeads,
 };
 
 /// A layer of a cache in a captured step. Values that differ between tokens go through [`GpuCache`](crate::GpuCache),
@@ -21,7 +21,7 @@ pub struct StepLayer {
     /// Slots of the largest head.
     pub(super) capacity: Option<usize>,
     /// Upper bound (exclusive) of positions and ranks.
-    pub(crate) reach: usize,
+    pub(crate) position_limit: usize,
 }
 
 /// Scratch of [`StepLayer::attend`], for all layers.
@@ -77,7 +77,7 @@ impl StepLayer {
         &self,
         device: &Device,
         scale: Scale<'_>,
-        angles: Option<Angles<'_>>,
+        angles: Option<RopeTables<'_>>,
         queries: &Buffer<f16>,
         scratch: &mut StepScratch,
         output: DecodeOutput<'_>,
@@ -92,7 +92,7 @@ impl StepLayer {
         let buffers = &self.buffers;
         let angles = angles.filter(|_| buffers.ranks.is_some());
         if let Some(angles) = &angles {
-            angles.check(self.reach, self.shape.head_dim);
+            angles.check(self.position_limit, self.shape.head_dim);
         }
         if let Some(tables) = &buffers.tables {
             let scratch = (scratch.classes.as_mut()).expect("a scratch for layers with tables");
@@ -123,7 +123,7 @@ impl StepLayer {
             values: &buffers.values,
             first_rows: &buffers.first_rows,
             rows: &buffers.rows,
-            places: buffers.places.as_ref(),
+            physical_rows: buffers.physical_rows.as_ref(),
             ranks,
         };
         // SAFETY: rows and ranks were checked when they were staged.

@@ -78,7 +78,7 @@ pub(super) struct Later {
 }
 
 impl Copying for Later {
-    fn before_the_rest(&self) -> Result<(), DeviceError> {
+    fn order_before_later_work(&self) -> Result<(), DeviceError> {
         self.wait()
     }
 

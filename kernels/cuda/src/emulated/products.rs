@@ -6,39 +6,43 @@ use kept_kernels::mapped::{MappedFile, MappedMatrix};
 
 use super::Emulated;
 use crate::DeviceError;
-use crate::candle_takes;
-use crate::driver::{Address, Driver, FEW, Inputs, PRODUCT_KINDS, Product, Products};
+use crate::candle_memory;
+use crate::driver::{
+    Address, Driver, InputFormat, MMVQ_MAX_BATCH_SIZE, PRODUCT_KINDS, Product, Products,
+};
 
 /// Products computed on the CPU. Inputs stay f32 until the product quantises them for its type of weights.
 impl Products for Emulated {
-    fn wants(&self, kind: GgmlDType, inputs: usize) -> Option<Inputs> {
-        PRODUCT_KINDS.contains(&kind).then_some(if inputs <= FEW {
-            Inputs::Few
-        } else {
-            Inputs::Scales
-        })
+    fn wants(&self, kind: GgmlDType, inputs: usize) -> Option<InputFormat> {
+        PRODUCT_KINDS
+            .contains(&kind)
+            .then_some(if inputs <= MMVQ_MAX_BATCH_SIZE {
+                InputFormat::Q8_1
+            } else {
+                InputFormat::MmqD4
+            })
     }
 
-    fn input_bytes(&self, form: Inputs, count: usize, cols: usize) -> usize {
+    fn input_bytes(&self, format: InputFormat, count: usize, cols: usize) -> usize {
         let own = count * cols * size_of::<f32>();
-        if self.takes_as_candle {
-            own.max(candle_takes::input_bytes(form, count, cols))
+        if self.reserves_like_candle {
+            own.max(candle_memory::input_bytes(format, count, cols))
         } else {
             own
         }
     }
 
     fn padding(&self, kind: GgmlDType) -> usize {
-        if self.takes_as_candle {
-            candle_takes::padding(kind)
+        if self.reserves_like_candle {
+            candle_memory::padding(kind)
         } else {
             0
         }
     }
 
     fn workspace(&self) -> usize {
-        if self.takes_as_candle {
-            candle_takes::WORKSPACE
+        if self.reserves_like_candle {
+            candle_memory::WORKSPACE
         } else {
             0
         }
@@ -46,7 +50,7 @@ impl Products for Emulated {
 
     unsafe fn quantise(
         &self,
-        _form: Inputs,
+        _form: InputFormat,
         x: Address,
         count: usize,
         cols: usize,
@@ -77,7 +81,7 @@ impl Products for Emulated {
         };
         let failed = |reason: String| {
             let what = format!("a product with {kind:?}");
-            DeviceError::failed(&self.facts.name, &what, reason)
+            DeviceError::failed(&self.properties.name, &what, reason)
         };
         let file = MappedFile::from_bytes(weights).map_err(|e| failed(e.to_string()))?;
         let kind = WeightType::of_candle(kind).expect("PRODUCT_KINDS are weights");

@@ -3,12 +3,12 @@
 
 use cudarc::driver::{DriverError, result, sys};
 
-use crate::driver::Facts;
+use crate::driver::DeviceProperties;
 
 /// Oldest driver interface that loads the output of the CUDA compiler in use: CUDA 13.0, driver 580.
-const OLDEST_DRIVER: i32 = 13_000;
+const MIN_DRIVER_VERSION: i32 = 13_000;
 /// Oldest supported compute capability times ten: Turing.
-const OLDEST_GPU: u32 = 75;
+const MIN_CAPABILITY: u32 = 75;
 
 /// A supported GPU of this computer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Gpu {
     /// Ordinal, as in `--device cuda:0`.
     pub ordinal: usize,
     /// Properties and limits.
-    pub facts: Facts,
+    pub properties: DeviceProperties,
     /// Bytes free now.
     pub free: u64,
 }
@@ -37,7 +37,7 @@ pub enum NoGpu {
     },
     /// The driver is older than the kernels need.
     #[error(
-        "the NVIDIA driver speaks CUDA {have}, and CUDA 13.0 is needed; update the driver to version 580 or newer"
+        "the NVIDIA driver supports CUDA {have}, and CUDA 13.0 is needed; update the driver to version 580 or newer"
     )]
     OldDriver {
         /// CUDA version of the driver.
@@ -47,7 +47,7 @@ pub enum NoGpu {
     #[error(
         "the NVIDIA driver and its library (libcuda) are of different versions, as after an update; restart the computer, and if that does not help, install the driver again"
     )]
-    TornDriver,
+    DriverMismatch,
     /// The driver found no usable GPU.
     #[error(
         "the NVIDIA driver found no usable GPU ({reason}); `nvidia-smi` shows what it sees, and without a GPU Kept answers on the processor"
@@ -58,7 +58,7 @@ pub enum NoGpu {
     },
     /// No GPU has this ordinal.
     #[error("there is no GPU cuda:{ordinal}; this computer has {count}")]
-    NoSuch {
+    UnknownOrdinal {
         /// The requested ordinal.
         ordinal: usize,
         /// Number of GPUs.
@@ -81,7 +81,7 @@ pub enum NoGpu {
 /// Maps a driver error to the reason why no GPU can be used.
 pub(super) fn unusable(error: DriverError) -> NoGpu {
     match error.0 {
-        sys::CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => NoGpu::TornDriver,
+        sys::CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => NoGpu::DriverMismatch,
         _ => NoGpu::None {
             reason: error_text(error),
         },
@@ -116,7 +116,7 @@ pub(super) fn init_driver() -> Result<usize, NoGpu> {
     asked.map_err(|error| NoGpu::None {
         reason: format!("error {:?}", error.0),
     })?;
-    if version < OLDEST_DRIVER {
+    if version < MIN_DRIVER_VERSION {
         let have = format!("{}.{}", version / 1000, version % 1000 / 10);
         return Err(NoGpu::OldDriver { have });
     }
@@ -131,25 +131,27 @@ pub(super) fn init_driver() -> Result<usize, NoGpu> {
 }
 
 /// Checks that the kernels support the GPU.
-pub(super) fn check_capability(facts: &Facts) -> Result<(), NoGpu> {
-    if facts.capability < OLDEST_GPU {
+pub(super) fn check_capability(properties: &DeviceProperties) -> Result<(), NoGpu> {
+    if properties.capability < MIN_CAPABILITY {
         Err(NoGpu::OldGpu {
-            name: facts.name.clone(),
-            capability: facts.capability,
+            name: properties.name.clone(),
+            capability: properties.capability,
         })
     } else {
         Ok(())
     }
 }
 
-pub(super) fn device_facts(ordinal: usize) -> Result<(sys::CUdevice, Facts), DriverError> {
+pub(super) fn device_properties(
+    ordinal: usize,
+) -> Result<(sys::CUdevice, DeviceProperties), DriverError> {
     use sys::CUdevice_attribute as Of;
     let device = result::device::get(ordinal as i32)?;
     // SAFETY: a device from the driver.
     let attribute = |of| unsafe { result::device::get_attribute(device, of) };
     let major = attribute(Of::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(Of::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-    let facts = Facts {
+    let properties = DeviceProperties {
         name: result::device::get_name(device)?,
         capability: (major * 10 + minor) as u32,
         multiprocessors: attribute(Of::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
@@ -157,7 +159,7 @@ pub(super) fn device_facts(ordinal: usize) -> Result<(sys::CUdevice, Facts), Dri
         // SAFETY: as above.
         memory: unsafe { result::device::total_mem(device)? } as u64,
     };
-    Ok((device, facts))
+    Ok((device, properties))
 }
 
 /// The supported GPUs of this computer, each with its free memory.
@@ -168,15 +170,15 @@ pub fn gpus() -> Result<Vec<Gpu>, NoGpu> {
     let mut gpus = Vec::new();
     let mut too_old = None;
     for ordinal in 0..init_driver()? {
-        let (device, facts) = device_facts(ordinal).map_err(unusable)?;
-        if let Err(why) = check_capability(&facts) {
+        let (device, properties) = device_properties(ordinal).map_err(unusable)?;
+        if let Err(why) = check_capability(&properties) {
             too_old.get_or_insert(why);
             continue;
         }
         let free = free_memory(device).map_err(unusable)?;
         gpus.push(Gpu {
             ordinal,
-            facts,
+            properties,
             free,
         });
     }

@@ -42,7 +42,7 @@ impl Event {
 }
 
 impl Copying for Event {
-    fn before_the_rest(&self) -> Result<(), DeviceError> {
+    fn order_before_later_work(&self) -> Result<(), DeviceError> {
         // SAFETY: a copy is dropped before its device, so that the context, the stream and the event exist.
         unsafe {
             result::ctx::set_current(self.context)

@@ -9,7 +9,7 @@ pub(super) const RUN: usize = 32;
 /// One input row of products: as f32, and quantised for quantised weights.
 pub struct RowInputs {
     /// `[width]`
-    pub(super) numbers: Buffer<f32>,
+    pub(super) values: Buffer<f32>,
     /// `[width]`: signed bytes.
     pub(super) bytes: Buffer<u8>,
     /// `[width / 32]`
@@ -22,7 +22,7 @@ pub struct RowInputs {
     pub(crate) lacks_norm: Option<f32>,
 }
 
-/// `device/inputs.cuh`.
+/// A part of kernels' parameters; same layout as `Inputs` in `device/inputs.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct InputsParameters {
@@ -39,7 +39,7 @@ impl RowInputs {
     /// Allocates a row of `width` numbers.
     pub fn new(device: &Device, width: usize) -> Result<Self, DeviceError> {
         Ok(Self {
-            numbers: device.alloc_uninit(width)?,
+            values: device.alloc_uninit(width)?,
             bytes: device.alloc_uninit(width)?,
             scales: device.alloc_uninit(width.div_ceil(RUN))?,
             sums: device.alloc_uninit(width.div_ceil(RUN / 2))?,
@@ -49,22 +49,22 @@ impl RowInputs {
     }
 
     /// The f32 row, `[width]`: without the norm's factor if [`Device::step_added`] wrote it.
-    pub fn numbers(&self) -> &Buffer<f32> {
-        &self.numbers
+    pub fn values(&self) -> &Buffer<f32> {
+        &self.values
     }
 
     /// The f32 row. Call [`Device::step_inputs`] after a write to quantise it.
-    pub fn numbers_mut(&mut self) -> &mut Buffer<f32> {
-        &mut self.numbers
+    pub fn values_mut(&mut self) -> &mut Buffer<f32> {
+        &mut self.values
     }
 
     pub(crate) fn width(&self) -> usize {
-        self.numbers.len()
+        self.values.len()
     }
 
     pub(crate) fn parameters(&self) -> InputsParameters {
         InputsParameters {
-            numbers: self.numbers.address(),
+            numbers: self.values.address(),
             bytes: self.bytes.address(),
             scales: self.scales.address(),
             sums: self.sums.address(),

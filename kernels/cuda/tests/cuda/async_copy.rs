@@ -11,7 +11,7 @@ fn devices_by_copy_time() -> Vec<Device> {
     }
     vec![
         late,
-        emulated::hasty(86, 1 << 20),
+        emulated::with_eager_copies(86, 1 << 20),
         emulated::device(75, 1 << 20),
     ]
 }

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use kept_cuda::{
-    Angles, ClassAttention, ClassScratch, DecodeOutput, Device, KeptRows, RowInputs, RowKind,
+    ClassAttention, ClassScratch, DecodeOutput, Device, KeptRows, RopeTables, RowInputs, RowKind,
 };
 use kept_kernels::{CacheType, HeadShape, Pairing, RankRotation, RowStore, Scale, reference};
 
@@ -130,7 +130,7 @@ impl Case {
             norms: &norms,
             entries: &entries,
             capacity: CAPACITY,
-            angles: pairing.map(|pairing| Angles {
+            angles: pairing.map(|pairing| RopeTables {
                 cos: &cos,
                 sin: &sin,
                 rope_dim: DIM,
@@ -146,7 +146,7 @@ impl Case {
         unsafe { device.class_attention(&task, &mut scratch, output) }.expect("it runs");
         let best = best.to_vec().expect("read").into_iter().map(f32::from_bits);
         let [out, probabilities] =
-            [out.numbers(), &probabilities].map(|found| found.to_vec().expect("read"));
+            [out.values(), &probabilities].map(|found| found.to_vec().expect("read"));
         [out, probabilities, best.collect()]
     }
 }

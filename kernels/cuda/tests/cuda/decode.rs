@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use kept_cuda::{
-    Angles, DecodeAttention, DecodeOutput, DecodeScratch, Device, Indices, KeptRows, Ranks,
+    DecodeAttention, DecodeOutput, DecodeScratch, Device, Indices, KeptRows, Ranks, RopeTables,
     RowInputs, RowKind,
 };
 use kept_kernels::{CacheType, HeadShape, Pairing, Rotation, RowStore, reference};
@@ -22,7 +22,7 @@ struct KeptLayer {
     host: RowStore,
     device: KeptRows,
     /// The row of each slot, if the layout is mixed.
-    places: Option<Indices>,
+    physical_rows: Option<Indices>,
 }
 
 impl KeptLayer {
@@ -45,7 +45,7 @@ impl KeptLayer {
         let kind = RowKind::of(kind).expect("a kind that a device has");
         let (all, few): (usize, usize) = (capacities.iter().sum(), narrow.iter().sum());
         let mut rows = KeptRows::with_wide(device, kind, few, all - few, dim).expect("memory");
-        let (mut first, mut first_wide, mut places) = (0, few, Vec::new());
+        let (mut first, mut first_wide, mut physical_rows) = (0, few, Vec::new());
         for (head, &capacity) in capacities.iter().enumerate() {
             if mixed {
                 let order: Vec<usize> = (0..capacity).map(|i| (i + 2) % capacity).collect();
@@ -60,7 +60,7 @@ impl KeptLayer {
                     Some(wide) if mixed => first_wide + wide,
                     _ => first + packed.physical_row(head, slot),
                 };
-            places.extend((0..capacity).map(|slot| row_of(slot) as u32));
+            physical_rows.extend((0..capacity).map(|slot| row_of(slot) as u32));
             let mut which: Vec<(usize, usize)> = (0..capacity).map(|s| (row_of(s), s)).collect();
             which.sort_unstable();
             rows.write(&packed, head, &which).expect("written");
@@ -70,7 +70,7 @@ impl KeptLayer {
         Self {
             host,
             device: rows,
-            places: mixed.then(|| Indices::new(device, &places).expect("memory")),
+            physical_rows: mixed.then(|| Indices::new(device, &physical_rows).expect("memory")),
         }
     }
 }
@@ -188,10 +188,10 @@ impl<'a> Case<'a> {
             values: &self.values.device,
             first_rows: &first_rows,
             rows: &rows,
-            places: self.keys.places.as_ref(),
+            physical_rows: self.keys.physical_rows.as_ref(),
             ranks: self.pairing.map(|pairing| Ranks {
                 ranks: &ranks,
-                angles: Angles {
+                angles: RopeTables {
                     cos: &cos,
                     sin: &sin,
                     rope_dim: self.rope_dim,
@@ -209,7 +209,7 @@ impl<'a> Case<'a> {
         let best = best.to_vec().expect("read").into_iter().map(f32::from_bits);
         let probabilities = wanted.then(|| probabilities.to_vec().expect("read"));
         [
-            out.numbers().to_vec().expect("read"),
+            out.values().to_vec().expect("read"),
             best.collect(),
             probabilities.unwrap_or_default(),
         ]

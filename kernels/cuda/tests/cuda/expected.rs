@@ -1,7 +1,7 @@
 //! Key scores and query sums that need no attention pass: the kernels' source against the CPU reference.
 
 use crate::support::*;
-use kept_cuda::{Asking, HEAD_DIMS, QuerySums};
+use kept_cuda::{HEAD_DIMS, QuerySums, RowScoreScratch};
 use kept_kernels::{HeadShape, RowStore, row_norm};
 
 const KV_HEADS: usize = 2;
@@ -31,7 +31,7 @@ fn cosine_to_mean_matches_the_definition() {
         for dim in HEAD_DIMS {
             for (n, document, scored) in [(3, 1, 1), (300, 256, 300), (600, 600, 555)] {
                 let (host, keys) = layer(&device, &mut numbers, &shape(dim), n);
-                let mut scratch = Asking::new(&device, n, dim).expect("memory");
+                let mut scratch = RowScoreScratch::new(&device, n, dim).expect("memory");
                 for head in 0..KV_HEADS {
                     let mut found = vec![f32::NAN; scored];
                     device
@@ -72,7 +72,7 @@ fn bilinear_forms_match_the_definition() {
                 let half = numbers.rows(dim * dim);
                 let at = |i: usize, j: usize| (half[i * dim + j] + half[j * dim + i]) / 8.0;
                 let matrix: Vec<f32> = (0..dim * dim).map(|i| at(i / dim, i % dim)).collect();
-                let mut scratch = Asking::new(&device, n, dim).expect("memory");
+                let mut scratch = RowScoreScratch::new(&device, n, dim).expect("memory");
                 for head in 0..KV_HEADS {
                     for matrix in [None, Some(matrix.as_slice())] {
                         let mut found = vec![f32::NAN; tokens.len()];
@@ -114,7 +114,7 @@ fn row_norms_match_the_host() {
     let (device, mut numbers) = (devices()[0].clone(), Numbers::new(53));
     for dim in HEAD_DIMS {
         let (host, rows) = layer(&device, &mut numbers, &shape(dim), 70);
-        let mut scratch = Asking::new(&device, 70, dim).expect("memory");
+        let mut scratch = RowScoreScratch::new(&device, 70, dim).expect("memory");
         for head in 0..KV_HEADS {
             let mut found = vec![f32::NAN; 59];
             device

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kept_cuda::driver::{
-    Address, Capture, Copying, Driver, Facts, Geometry, MOST_BLOCKS, Products,
+    Address, Capture, Copying, DeviceProperties, Driver, Geometry, MAX_GRID_SIZE, Products,
 };
 use kept_cuda::{
     Activation, AttentionScratch, DecodeAttention, DecodeOutput, DecodeScratch, Device,
@@ -19,18 +19,18 @@ const ROWS: usize = 2048;
 
 /// Returns addresses without memory, and records launches.
 struct Endless {
-    facts: Facts,
+    properties: DeviceProperties,
     next: AtomicU64,
     launches: Mutex<Vec<(String, Geometry)>>,
 }
 
 impl Driver for Endless {
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
     }
 
     fn free_memory(&self) -> Result<u64, DeviceError> {
-        Ok(self.facts.memory)
+        Ok(self.properties.memory)
     }
 
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
@@ -67,7 +67,7 @@ impl Driver for Endless {
         unreachable!("no test here copies beside its work")
     }
 
-    fn reach(&self, _: Address) -> Result<*mut u8, DeviceError> {
+    fn host_pointer(&self, _: Address) -> Result<*mut u8, DeviceError> {
         unreachable!("there is no memory")
     }
 
@@ -101,7 +101,7 @@ impl Driver for Endless {
 /// A device as large as a Hopper, which has the widest grids.
 fn endless() -> (Device, Arc<Endless>) {
     let endless = Arc::new(Endless {
-        facts: Facts {
+        properties: DeviceProperties {
             name: "endless".to_owned(),
             capability: 90,
             multiprocessors: 132,
@@ -190,7 +190,7 @@ fn launch_decode(device: &Device) {
         values: &kept,
         first_rows: &first_rows,
         rows: &rows,
-        places: None,
+        physical_rows: None,
         ranks: None,
     };
     let mut scratch = DecodeScratch::new(device, SHAPE, TOKENS).expect("memory");
@@ -217,7 +217,7 @@ fn grids_of_ten_million_tokens_fit_a_gpu() {
         "the dimension that grows with the document is the first"
     );
     for (name, geometry) in launches.iter() {
-        let fits = (geometry.grid.iter().zip(MOST_BLOCKS)).all(|(blocks, most)| *blocks <= most);
+        let fits = (geometry.grid.iter().zip(MAX_GRID_SIZE)).all(|(blocks, most)| *blocks <= most);
         assert!(fits, "{name}: {:?}", geometry.grid);
     }
 }
@@ -226,7 +226,7 @@ fn grids_of_ten_million_tokens_fit_a_gpu() {
 #[test]
 fn an_oversized_grid_is_an_error_of_one_sentence() {
     let (device, endless) = endless();
-    let rows = MOST_BLOCKS[1] as usize + 1;
+    let rows = MAX_GRID_SIZE[1] as usize + 1;
     let mut gate = device.alloc_uninit(rows * 32).expect("memory");
     let up = device.alloc_uninit(rows * 32).expect("memory");
     let mut activate = |rows| device.activate(Activation::Silu, &mut gate, &up, rows, 32);

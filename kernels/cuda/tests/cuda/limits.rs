@@ -162,7 +162,7 @@ fn attention_fits_the_shared_memory_of_every_gpu() {
                     values: &kept,
                     first_rows: &first_rows,
                     rows: &rows,
-                    places: None,
+                    physical_rows: None,
                     ranks: None,
                 };
                 let mut scratch = DecodeScratch::new(&device, shape, 1).expect("memory");

@@ -3,7 +3,8 @@
 use crate::support::*;
 use half::f16;
 use kept_cuda::{
-    Angles, Compared, Comparing, Device, HEAD_DIMS, KeptRows, LayerRows, Mean, Merging, RowKind,
+    CosineScratch, Device, HEAD_DIMS, HeadKeysValues, KeptRows, LayerRows, Mean, Merging,
+    RopeTables, RowKind,
 };
 use kept_kernels::{HeadShape, Pairing, RowStore, mean_row, reference, row_norm};
 
@@ -57,12 +58,12 @@ fn rope_variants(numbers: &mut Numbers, positions: usize, dim: usize) -> Vec<Opt
 fn with_angles<T>(
     device: &Device,
     rope: Option<&Rope>,
-    with: impl FnOnce(Option<Angles<'_>>) -> T,
+    with: impl FnOnce(Option<RopeTables<'_>>) -> T,
 ) -> T {
     let tables = rope
         .map(|rope| [&rope.cos, &rope.sin].map(|numbers| device.copy_of(numbers).expect("memory")));
     let angles = tables.as_ref().zip(rope);
-    with(angles.map(|([cos, sin], rope)| Angles {
+    with(angles.map(|([cos, sin], rope)| RopeTables {
         cos,
         sin,
         rope_dim: rope.rope_dim,
@@ -92,13 +93,13 @@ fn nearest_by_cosine_matches_the_host() {
                     for head in 0..KV_HEADS {
                         let mut best = vec![(u32::MAX, f32::NAN); tokens];
                         with_angles(&device, rope.as_ref(), |unrotated| {
-                            let of = Compared {
+                            let of = HeadKeysValues {
                                 keys: &keys,
                                 values: &values,
                                 head,
                                 unrotated,
                             };
-                            let mut scratch = Comparing::new(&device, n, dim).expect("memory");
+                            let mut scratch = CosineScratch::new(&device, n, dim).expect("memory");
                             device
                                 .nearest_by_cosine(
                                     &of,
@@ -154,7 +155,7 @@ fn ties_take_the_first_and_zero_rows_have_cosine_0() {
     rows.data_mut().write(0, &row.repeat(n)).expect("written");
     let nothing = vec![f16::ZERO; dim];
     rows.data_mut().write(dim, &nothing).expect("written");
-    let of = Compared {
+    let of = HeadKeysValues {
         keys: &rows,
         values: &rows,
         head: 0,
@@ -163,7 +164,7 @@ fn ties_take_the_first_and_zero_rows_have_cosine_0() {
     let others: Vec<u32> = (2..n as u32).collect();
     let (mut best, mut scratch) = (
         [(9, f32::NAN); 2],
-        Comparing::new(&device, n, dim).expect("memory"),
+        CosineScratch::new(&device, n, dim).expect("memory"),
     );
     device
         .nearest_by_cosine(&of, &[0, 1], &others, &mut best, &mut scratch)
@@ -266,7 +267,7 @@ fn merged_rows_are_the_means_of_their_members() {
 
 /// All rows, `[rows, head_dim]`.
 fn numbers_of(rows: &KeptRows) -> Vec<f32> {
-    let bytes = rows.numbers().to_vec().expect("read");
+    let bytes = rows.elements().to_vec().expect("read");
     let halves = bytes.as_chunks::<2>().0.iter();
     halves.map(|b| f16::from_le_bytes(*b).to_f32()).collect()
 }

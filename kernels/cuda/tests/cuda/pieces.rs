@@ -3,7 +3,8 @@
 use crate::support::*;
 use half::f16;
 use kept_cuda::{
-    Activation, Angles, HEAD_DIMS, Heads, Indices, Kept, KeptRows, RmsNorm, RowKind, RowPositions,
+    Activation, GatherIndices, HEAD_DIMS, Heads, Indices, KeptRows, RmsNorm, RopeTables, RowKind,
+    RowPositions,
 };
 use kept_kernels::{CacheType, HeadShape, Pairing, RowStore, reference};
 
@@ -70,7 +71,7 @@ fn heads_get_bias_norm_and_rope_in_both_layouts() {
             let (x, bias, norm, cos, sin) =
                 (copy(&x), copy(&bias), copy(&norm), copy(&cos), copy(&sin));
             let at = Indices::new(&device, &[4u32, 5, 6]).expect("memory");
-            for places in [RowPositions::From(first), RowPositions::At(&at)] {
+            for positions in [RowPositions::From(first), RowPositions::At(&at)] {
                 let task = Heads {
                     projected: &x,
                     rows,
@@ -81,16 +82,18 @@ fn heads_get_bias_norm_and_rope_in_both_layouts() {
                         weight: &norm,
                         eps: 1e-6,
                     }),
-                    angles: Some(Angles {
+                    angles: Some(RopeTables {
                         cos: &cos,
                         sin: &sin,
                         rope_dim,
                         pairing,
                     }),
-                    places,
+                    positions,
                 };
                 let mut out = device.alloc_uninit(rows * heads * dim).expect("memory");
-                device.ready_queries(&task, &mut out).expect("it runs");
+                device
+                    .norm_and_rotate_queries(&task, &mut out)
+                    .expect("it runs");
                 let found: Vec<f32> = out
                     .to_vec()
                     .expect("read")
@@ -100,7 +103,9 @@ fn heads_get_bias_norm_and_rope_in_both_layouts() {
                 close(&found, &expected, 4e-3, "queries");
                 let mut layer = kept_cuda::LayerRows::new(&device, heads, 9, dim).expect("memory");
                 layer.data_mut().clear().expect("zeros");
-                device.ready_rows(&task, 5, &mut layer).expect("it runs");
+                device
+                    .norm_and_rotate_rows(&task, 5, &mut layer)
+                    .expect("it runs");
                 let found = layer.data().to_vec().expect("read");
                 for (i, expected) in expected.iter().enumerate() {
                     let (row, head, column) = (i / heads / dim, i / dim % heads, i % dim);
@@ -136,7 +141,7 @@ fn unrotate_undoes_rope() {
             );
         }
         let [cos, sin] = [cos, sin].map(|n| device.copy_of(&n).expect("memory"));
-        let angles = Angles {
+        let angles = RopeTables {
             cos: &cos,
             sin: &sin,
             rope_dim: 2 * columns,
@@ -190,11 +195,11 @@ fn activations_and_sums_match_the_reference() {
     close(&x.to_vec().expect("read"), &expected, 1e-5, "added");
 }
 
-/// Rows on the device equal those of a host store at the same places, except for rounding differences from another
-/// order of additions.
+/// Rows on the device equal those of a host store at the same physical rows, except for rounding differences from
+/// another order of additions.
 #[track_caller]
 fn same_rows(found: &KeptRows, expected: &KeptRows, what: &str) {
-    let bytes = |rows: &KeptRows| rows.numbers().to_vec().expect("read");
+    let bytes = |rows: &KeptRows| rows.elements().to_vec().expect("read");
     let (numbers, wanted) = (bytes(found), bytes(expected));
     let other = numbers.iter().zip(&wanted).filter(|(a, b)| a != b).count();
     assert!(
@@ -256,20 +261,20 @@ fn kept_rows_match_the_host_store_for_every_type() {
                 let (mut kept, mut wanted) = (rows(), rows());
                 let all: Vec<(usize, usize)> = (0..7).map(|i| (i, i)).collect();
                 wanted.write(&expected, 0, &all).expect("written");
-                let unrotated = unrotated.then_some(Angles {
+                let unrotated = unrotated.then_some(RopeTables {
                     cos: &tables[0],
                     sin: &tables[1],
                     rope_dim: dim,
                     pairing: Pairing::Halves,
                 });
-                let which = Kept {
+                let which = GatherIndices {
                     positions: &at,
                     heads: &of,
                     targets: moved.then_some(&to),
                     slots: 7,
                 };
                 device
-                    .keep(&source, &which, unrotated, &mut kept)
+                    .gather_rows(&source, &which, unrotated, &mut kept)
                     .expect("it runs");
                 same_rows(&kept, &wanted, &format!("{kind} of {dim}, moved {moved}"));
             }
@@ -277,7 +282,7 @@ fn kept_rows_match_the_host_store_for_every_type() {
     }
 }
 
-/// A row that loses its wide place is quantised as in the host's stores.
+/// A row that moves from f16 to quantised is rounded as in the host's stores.
 #[test]
 fn wide_rows_are_quantised_as_on_the_host() {
     let (device, mut numbers) = (devices()[0].clone(), Numbers::new(11));
@@ -292,7 +297,7 @@ fn wide_rows_are_quantised_as_on_the_host() {
             let rows = || KeptRows::with_wide(&device, row_kind, 5, 4, dim).expect("memory");
             let (mut found, mut expected) = (rows(), rows());
             found.write(&store, 0, &all).expect("written");
-            // Rows of places 6 and 8 replace rows 1 and 4.
+            // Physical rows 6 and 8 replace 1 and 4.
             store.quantise_and_swap(0, 6, 1);
             store.quantise_and_swap(0, 8, 4);
             let mut all: Vec<(usize, usize)> = (0..9)

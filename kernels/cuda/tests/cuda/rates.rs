@@ -19,7 +19,7 @@ fn copies_products_and_attention_are_measured() {
             before: 64,
             rows: 70,
         };
-        let emulated = device.facts().name.starts_with("emulated");
+        let emulated = device.properties().name.starts_with("emulated");
         let of = if emulated { little } else { RatesOf::GPU };
         let rates = device.rates(&of).expect("it runs");
         for rate in [rates.copy, rates.to_gpu, rates.matrix, rates.attention] {

@@ -16,7 +16,7 @@ const SHAPE: HeadShape = HeadShape {
 };
 
 fn is_emulated(device: &Device) -> bool {
-    device.facts().name.starts_with("emulated")
+    device.properties().name.starts_with("emulated")
 }
 
 #[test]

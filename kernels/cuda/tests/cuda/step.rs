@@ -34,7 +34,7 @@ fn matrix(
 /// A row on the device, quantised for weights that need it.
 fn inputs(device: &Device, x: &[f32]) -> RowInputs {
     let mut row = RowInputs::new(device, x.len()).expect("memory");
-    row.numbers_mut().write(0, x).expect("written");
+    row.values_mut().write(0, x).expect("written");
     device.step_inputs(&mut row).expect("it runs");
     row
 }
@@ -201,15 +201,12 @@ fn gated_products_are_activated_and_quantised() {
             let expected: Vec<f32> = (gate.iter().zip(&up))
                 .map(|(gate, up)| activate(*gate) * up)
                 .collect();
-            let found = out.numbers().to_vec().expect("read");
+            let found = out.values().to_vec().expect("read");
             close(&found, &expected, 2e-2, &format!("{activation:?}"));
             // The quantised result is the input of the next product.
             let (next, exact) = matrix(&device, &mut numbers, Q5_1, 4, 64);
             let mut narrow = RowInputs::new(&device, 64).expect("memory");
-            narrow
-                .numbers_mut()
-                .write(0, &found[..64])
-                .expect("written");
+            narrow.values_mut().write(0, &found[..64]).expect("written");
             device.step_inputs(&mut narrow).expect("it runs");
             let mut of_next = [0, 1].map(|_| device.alloc_uninit(4).expect("memory"));
             for (row, out) in [&out, &narrow].into_iter().zip(&mut of_next) {
@@ -268,7 +265,7 @@ fn step_norm_adds_the_pending_output_first() {
                 let sum: Vec<f32> = x.iter().zip(&half).map(|(x, half)| x + half).collect();
                 let what = format!("{width}, {pending}");
                 close(&residual.to_vec().expect("read"), &sum, 1e-4, &what);
-                let found = out.numbers().to_vec().expect("read");
+                let found = out.values().to_vec().expect("read");
                 close(&found, &normed(&sum, &weight, eps), 1e-3, &what);
             }
         }
@@ -334,7 +331,7 @@ fn products_apply_the_norm_of_the_product_before() {
                     .map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up)
                     .collect();
                 close(
-                    &gated.numbers().to_vec().expect("read"),
+                    &gated.values().to_vec().expect("read"),
                     &expected,
                     4e-2,
                     &what,

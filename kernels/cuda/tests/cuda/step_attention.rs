@@ -4,8 +4,8 @@
 use crate::support::*;
 use half::f16;
 use kept_cuda::{
-    Angles, Buffer, DecodeOutput, Device, GpuCache, Heads, LayerCapacity, LayerRows, NewToken,
-    RmsNorm, RowInputs, RowKind, RowPositions, StepHeads, StepLayer, StepScratch,
+    Buffer, DecodeOutput, Device, GpuCache, Heads, LayerCapacity, LayerRows, NewToken, RmsNorm,
+    RopeTables, RowInputs, RowKind, RowPositions, StepHeads, StepLayer, StepScratch,
 };
 use kept_kernels::{
     CacheType, DecodeAttention, HeadShape, Pairing, Rotation, RowStore, Scale, reference,
@@ -64,8 +64,8 @@ impl<'a> Layer<'a> {
         }
     }
 
-    fn angles(&self) -> Angles<'_> {
-        Angles {
+    fn angles(&self) -> RopeTables<'_> {
+        RopeTables {
             cos: &self.device_angles[0],
             sin: &self.device_angles[1],
             rope_dim: self.shape.head_dim / 2,
@@ -99,7 +99,7 @@ impl<'a> Layer<'a> {
             bias: None,
             norm: norm.map(|weight| RmsNorm { weight, eps: EPS }),
             angles: position.map(|_| self.angles()),
-            places: RowPositions::From(position.unwrap_or(0)),
+            positions: RowPositions::From(position.unwrap_or(0)),
         };
         let group = shape.group() * shape.head_dim;
         let mut queries = Vec::new();
@@ -107,7 +107,9 @@ impl<'a> Layer<'a> {
             let position = ranks.map_or(token.position, |ranks| ranks[kv_head]);
             let task = heads(&token.q, shape.q_heads, Some(&self.q_norm), Some(position));
             let mut all = device.alloc_uninit(shape.kv_heads * group).expect("memory");
-            device.ready_queries(&task, &mut all).expect("queries");
+            device
+                .norm_and_rotate_queries(&task, &mut all)
+                .expect("queries");
             let all: Vec<f16> = all.to_vec().expect("read");
             queries.extend_from_slice(&all[kv_head * group..(kv_head + 1) * group]);
         }
@@ -119,7 +121,9 @@ impl<'a> Layer<'a> {
         ] {
             let mut one =
                 LayerRows::new(device, shape.kv_heads, 1, shape.head_dim).expect("memory");
-            device.ready_rows(&task, 0, &mut one).expect("rows");
+            device
+                .norm_and_rotate_rows(&task, 0, &mut one)
+                .expect("rows");
             rows.extend(one.data().to_vec().expect("read"));
         }
         [queries, rows]
@@ -200,13 +204,13 @@ impl Twins {
         let token = NewToken {
             rows,
             targets: &targets,
-            aged: &[],
+            requantised: &[],
             query_positions: ranks,
             entries: None,
         };
         self.cache.stage_token(0, &token);
         self.cache
-            .write_places(0, &self.stores[0])
+            .write_physical_rows(0, &self.stores[0])
             .expect("written");
         if let Some(ranks) = &self.ranks {
             self.cache.write_ranks(0, ranks).expect("written");
@@ -293,14 +297,14 @@ pub fn step(
     let best = best.to_vec().expect("read").into_iter().map(f32::from_bits);
     let prepared = [&queries, copies].map(|found| found.to_vec().expect("read"));
     let [out, probabilities] =
-        [out.numbers(), &probabilities].map(|found| found.to_vec().expect("read"));
+        [out.values(), &probabilities].map(|found| found.to_vec().expect("read"));
     (prepared, [out, probabilities, best.collect()])
 }
 
 fn check(device: &Device, shape: HeadShape, kind: RowKind, ranked: bool) {
     let what = format!(
         "{shape:?}, {kind:?}, ranks {ranked}, on {}",
-        device.facts().name
+        device.properties().name
     );
     let mut numbers = Numbers::new(26);
     let layer = Layer::random(device, shape, POSITIONS, &mut numbers);
@@ -310,7 +314,7 @@ fn check(device: &Device, shape: HeadShape, kind: RowKind, ranked: bool) {
         .expect("memory");
     let mut cached = twins.cache.step_layers(POSITIONS, Some(&copies));
     let mut scratch = StepScratch::new(device, shape, CAPACITY, 0).expect("memory");
-    // Heads of different lengths, and rows at places that differ from their slots; the earlier rows are random.
+    // Heads of different lengths, and physical rows that differ from their slots; the earlier rows are random.
     let mut rows: Vec<usize> = (0..shape.kv_heads).map(|head| 1 + 3 * head).collect();
     twins.fill(&vec![0; rows.len()], &rows, &mut numbers);
     for token in 0..4 {

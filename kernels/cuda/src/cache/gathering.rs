@@ -4,32 +4,33 @@ use kept_kernels::{HeadShape, RowStore};
 
 use super::capacity::HeadCapacity;
 use super::{
-    AGED, ENTRIES, GpuCache, HostTables, Layer, LayerBuffers, NARROWED, ROWS, SENT, STANDS,
-    TARGETS, Tables,
+    ENTRIES, FIELDS_PER_HEAD, GpuCache, HostTables, Layer, LayerBuffers, NARROW_TARGETS,
+    QUERY_POSITIONS, ROWS, TARGETS, Tables, WIDE_SOURCES,
 };
 use crate::{
-    Buffer, Device, DeviceError, Indices, Kept, KeptRows, LayerCapacity, LayerRows, RowKind,
+    Buffer, Device, DeviceError, GatherIndices, Indices, KeptRows, LayerCapacity, LayerRows,
+    RowKind,
 };
 
-/// Staging of the rows to keep and their targets, for a limited number of rows at a time.
-pub struct Keeping {
-    /// `[3, at_once]` at most: source rows, heads and target rows.
+/// Staging of the indices of a gather: the rows to copy and their targets, for a limited number of rows per launch.
+pub struct GatherStaging {
+    /// `[3, rows_per_launch]` at most: source rows, heads and target rows.
     which: Buffer<u32>,
     staged: Vec<u32>,
-    at_once: usize,
+    rows_per_launch: usize,
 }
 
-impl Keeping {
-    /// For `at_once` rows at a time.
+impl GatherStaging {
+    /// For up to `rows_per_launch` rows per launch.
     ///
     /// # Panics
-    /// When `at_once` is 0.
-    pub fn new(device: &Device, at_once: usize) -> Result<Self, DeviceError> {
-        assert!(at_once > 0, "no rows at a time");
+    /// When `rows_per_launch` is 0.
+    pub fn new(device: &Device, rows_per_launch: usize) -> Result<Self, DeviceError> {
+        assert!(rows_per_launch > 0, "no rows at a time");
         Ok(Self {
-            which: device.alloc_uninit(3 * at_once)?,
-            staged: Vec::with_capacity(3 * at_once),
-            at_once,
+            which: device.alloc_uninit(3 * rows_per_launch)?,
+            staged: Vec::with_capacity(3 * rows_per_launch),
+            rows_per_launch,
         })
     }
 
@@ -59,15 +60,15 @@ impl GpuCache {
         layers: usize,
     ) -> Result<Self, DeviceError> {
         let device = device.counting();
-        let sent = layers * SENT * shape.kv_heads + 1;
+        let fields = layers * FIELDS_PER_HEAD * shape.kv_heads + 1;
         Ok(Self {
-            token: device.zeros(sent)?,
+            token: device.zeros(fields)?,
             device,
             shape,
             layers: Vec::with_capacity(layers),
-            staged: vec![0; sent],
+            staged: vec![0; fields],
             changed: None,
-            reach: 0,
+            position_limit: 0,
         })
     }
 
@@ -82,7 +83,8 @@ impl GpuCache {
             kv_heads,
             "a capacity for each kv head"
         );
-        let (device, layer, of_layer) = (&self.device, self.layers.len(), SENT * kv_heads);
+        let (device, layer, of_layer) =
+            (&self.device, self.layers.len(), FIELDS_PER_HEAD * kv_heads);
         let heads = HeadCapacity::all(capacity);
         let slots: usize = capacity.capacities.iter().sum();
         let narrow: usize = heads.iter().map(|head| head.narrow).sum();
@@ -112,7 +114,7 @@ impl GpuCache {
             keys: store()?,
             values: store()?,
             first_rows: device.copy_of(&first_rows)?,
-            places: match capacity.kind {
+            physical_rows: match capacity.kind {
                 RowKind::F16 => None,
                 // Every value that is written is a row.
                 RowKind::Q8_0 | RowKind::Q4_0 => Some(Indices::known(device.zeros(slots)?, slots)),
@@ -121,62 +123,66 @@ impl GpuCache {
             tables: entries.map(tables).transpose()?,
             rows: part(ROWS),
             targets: part(TARGETS),
-            query_positions: part(STANDS),
+            query_positions: part(QUERY_POSITIONS),
             entries: part(ENTRIES),
         };
         let added = Layer {
             buffers,
             heads,
             tables: entries.map(host_tables),
-            aged: [
-                Indices::known(part(AGED), 0),
-                Indices::known(part(NARROWED), 0),
+            requantised: [
+                Indices::known(part(WIDE_SOURCES), 0),
+                Indices::known(part(NARROW_TARGETS), 0),
             ],
-            told_aged: 0,
+            requantised_len: 0,
         };
         self.layers.push(added);
         Ok(layer)
     }
 
-    /// Copies rows of a layer's full `keys` and `values` to slots of the cache, at the places that `store` gives them
-    /// and in the store's type: slot i of head h takes row `slots[h][i]`.
+    /// Copies rows of a layer's full `keys` and `values` to slots of the cache, at the physical rows that `store`
+    /// gives them and in the store's type: slot i of head h takes row `slots[h][i]`.
     ///
     /// # Panics
     /// When a row or a slot does not exist.
-    pub fn keep(
+    pub fn gather_rows(
         &mut self,
         layer: usize,
         keys: &LayerRows,
         values: &LayerRows,
         store: &RowStore,
         slots: &[Vec<u32>],
-        keeping: &mut Keeping,
+        staging: &mut GatherStaging,
     ) -> Result<(), DeviceError> {
         let layer = &mut self.layers[layer];
         assert_eq!(slots.len(), layer.heads.len(), "slots of each kv head");
         let heads = slots.iter().zip(&layer.heads).enumerate();
         let mut all = heads.flat_map(|(head, (rows, capacity))| {
             let slots = rows.iter().enumerate();
-            slots.map(move |(slot, &row)| (head, row, capacity.row(store.physical_row(head, slot))))
+            slots.map(move |(slot, &row)| {
+                let physical_row = store.physical_row(head, slot);
+                (head, row, capacity.buffer_row(physical_row))
+            })
         });
-        let mut some = Vec::with_capacity(keeping.at_once);
+        let mut some = Vec::with_capacity(staging.rows_per_launch);
         loop {
             some.clear();
-            some.extend(all.by_ref().take(keeping.at_once));
+            some.extend(all.by_ref().take(staging.rows_per_launch));
             if some.is_empty() {
                 return Ok(());
             }
-            let [positions, heads, targets] = &keeping.upload(&some)?;
-            let which = Kept {
+            let [positions, heads, targets] = &staging.upload(&some)?;
+            let which = GatherIndices {
                 positions,
                 heads,
                 targets: Some(targets),
                 slots: some.len(),
             };
             let buffers = &mut layer.buffers;
-            self.device.keep(keys, &which, None, &mut buffers.keys)?;
             self.device
-                .keep(values, &which, None, &mut buffers.values)?;
+                .gather_rows(keys, &which, None, &mut buffers.keys)?;
+            self.device
+                .gather_rows(values, &which, None, &mut buffers.values)?;
         }
     }
 }
@@ -198,10 +204,10 @@ mod tests {
     };
     const CAPACITIES: [usize; 2] = [20, 12];
 
-    /// The host's stores of one layer. Quantised rows lie at places that differ from their slots.
+    /// The host's stores of one layer. Physical rows of quantised stores differ from their slots.
     struct HostRows {
         /// Places only.
-        places: RowStore,
+        physical_rows: RowStore,
         keys: RowStore,
         values: RowStore,
         capacity: LayerCapacity,
@@ -217,7 +223,7 @@ mod tests {
             let narrow = if quantised { vec![11, 5] } else { vec![0, 0] };
             let store = || RowStore::stored(cache, DIM, &CAPACITIES, &narrow, quantised);
             let mut rows = Self {
-                places: RowStore::without_data(cache, DIM, &CAPACITIES, &narrow, quantised),
+                physical_rows: RowStore::without_data(cache, DIM, &CAPACITIES, &narrow, quantised),
                 keys: store(),
                 values: store(),
                 capacity: LayerCapacity {
@@ -230,7 +236,7 @@ mod tests {
             };
             if quantised {
                 let order: Vec<usize> = (0..17).map(|i| (5 * i + 3) % 17).collect();
-                for store in [&mut rows.places, &mut rows.keys, &mut rows.values] {
+                for store in [&mut rows.physical_rows, &mut rows.keys, &mut rows.values] {
                     store.assign_physical_rows(0, &order);
                 }
             }
@@ -272,7 +278,7 @@ mod tests {
     }
 
     fn assert_same(found: &KeptRows, expected: &KeptRows, kind: RowKind) {
-        let numbers = |rows: &KeptRows| rows.numbers().to_vec().expect("read");
+        let numbers = |rows: &KeptRows| rows.elements().to_vec().expect("read");
         let scales = |rows: &KeptRows| rows.scales().to_vec().expect("read");
         let wide = |rows: &KeptRows| rows.wide().to_vec().expect("read");
         assert!(numbers(found) == numbers(expected), "{kind:?}: numbers");
@@ -282,7 +288,7 @@ mod tests {
     }
 
     /// Rows copied on the device, in pieces that end within a head, equal the rows uploaded from the host, bit by bit
-    /// and at the same places.
+    /// and at the same physical rows.
     #[test]
     fn rows_copied_on_the_device_equal_rows_uploaded() {
         let device = emulated::device(86, 1 << 26);
@@ -297,15 +303,15 @@ mod tests {
             write(&mut host.keys, &keys, &slots);
             write(&mut host.values, &values, &slots);
             let (mut found, mut expected) = (host.zeros(&device), host.zeros(&device));
-            let mut keeping = Keeping::new(&device, 7).expect("memory");
+            let mut staging = GatherStaging::new(&device, 7).expect("memory");
             found
-                .keep(
+                .gather_rows(
                     0,
                     &all_keys,
                     &all_values,
-                    &host.places,
+                    &host.physical_rows,
                     &slots,
-                    &mut keeping,
+                    &mut staging,
                 )
                 .expect("it runs");
             for (head, rows) in slots.iter().enumerate() {

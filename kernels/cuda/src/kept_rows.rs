@@ -1,8 +1,8 @@
 //! [`KeptRows`]: keys or values of a compact KV cache on a device, in one of the types of a [`RowStore`].
 //!
 //! ```text
-//! f16          numbers [rows, head_dim] halves
-//! q8_0, q4_0   numbers [narrow, head_dim] bytes or nibbles, scales [narrow, head_dim / 32], and f16 rows
+//! f16          elements [rows, head_dim] halves
+//! q8_0, q4_0   elements [narrow, head_dim] bytes or nibbles, scales [narrow, head_dim / 32], and f16 rows
 //!              [wide, head_dim] halves. Row i is narrow row i below `narrow`, and wide row i - narrow otherwise.
 //! ```
 
@@ -59,7 +59,7 @@ impl RowKind {
     }
 
     /// Bytes of a row without its scales.
-    pub fn number_bytes(self, head_dim: usize) -> usize {
+    pub fn element_bytes(self, head_dim: usize) -> usize {
         match self {
             RowKind::F16 => 2 * head_dim,
             RowKind::Q8_0 => head_dim,
@@ -75,11 +75,11 @@ impl RowKind {
         }
     }
 
-    /// Splits a host row into numbers and scales. The host stores each scale before its block, and the first half of a
+    /// Splits a host row into elements and scales. The host stores each scale before its block, and the first half of a
     /// q4_0 block in the low nibbles; on the device neighbouring elements share a byte.
-    fn split_row(self, row: &[u8], head_dim: usize, numbers: &mut Vec<u8>, scales: &mut Vec<f16>) {
+    fn split_row(self, row: &[u8], head_dim: usize, elements: &mut Vec<u8>, scales: &mut Vec<f16>) {
         if self == Self::F16 {
-            return numbers.extend_from_slice(row);
+            return elements.extend_from_slice(row);
         }
         let blocks = row.chunks_exact(row.len() / self.scales(head_dim));
         for (block, first) in blocks.zip((0..head_dim).step_by(BLOCK)) {
@@ -87,7 +87,7 @@ impl RowKind {
             scales.push(f16::from_le_bytes([block[0], block[1]]));
             let body = &block[2..];
             if self == Self::Q8_0 {
-                numbers.extend_from_slice(&body[..count]);
+                elements.extend_from_slice(&body[..count]);
                 continue;
             }
             let nibble = |i: usize| {
@@ -97,7 +97,7 @@ impl RowKind {
                     body[i - BLOCK / 2] >> 4
                 }
             };
-            numbers.extend(
+            elements.extend(
                 (0..count)
                     .step_by(2)
                     .map(|i| nibble(i) | nibble(i + 1) << 4),
@@ -110,18 +110,18 @@ impl RowKind {
 #[derive(Clone)]
 pub struct KeptRows {
     pub(crate) kind: RowKind,
-    /// `[narrow, number_bytes]`
-    numbers: Buffer<u8>,
+    /// `[narrow, element_bytes]`
+    elements: Buffer<u8>,
     /// `[narrow, scales]`
     scales: Buffer<f16>,
     /// `[wide, head_dim]`
     wide: Buffer<f16>,
-    /// Rows in `numbers`.
+    /// Rows in `elements`.
     pub(crate) narrow: usize,
     head_dim: usize,
 }
 
-/// `device/decode_attention.cu`.
+/// A part of kernels' parameters; same layout as `Rows` in `device/decode_attention.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct RowsParameters {
@@ -151,7 +151,7 @@ impl KeptRows {
     ) -> Result<Self, DeviceError> {
         Ok(Self {
             kind,
-            numbers: device.alloc_uninit(narrow * kind.number_bytes(head_dim))?,
+            elements: device.alloc_uninit(narrow * kind.element_bytes(head_dim))?,
             scales: device.alloc_uninit(narrow * kind.scales(head_dim))?,
             wide: device.alloc_uninit(wide * head_dim)?,
             narrow,
@@ -174,9 +174,9 @@ impl KeptRows {
         self.narrow + self.wide_rows()
     }
 
-    /// The narrow rows without scales, `[narrow, number_bytes]`.
-    pub fn numbers(&self) -> &Buffer<u8> {
-        &self.numbers
+    /// The narrow rows without scales, `[narrow, element_bytes]`.
+    pub fn elements(&self) -> &Buffer<u8> {
+        &self.elements
     }
 
     /// The scales, `[narrow, scales]`.
@@ -210,20 +210,20 @@ impl KeptRows {
             } else {
                 RowKind::F16
             };
-            let (mut numbers, mut scales) = (Vec::new(), Vec::new());
+            let (mut elements, mut scales) = (Vec::new(), Vec::new());
             for &(_, row) in run {
                 let (stored, bytes) = store.packed_row(head, row).expect("a packed store");
-                assert_eq!(stored, own.cache(), "a row in a place of its own kind");
-                own.split_row(bytes, dim, &mut numbers, &mut scales);
+                assert_eq!(stored, own.cache(), "a row of its own kind");
+                own.split_row(bytes, dim, &mut elements, &mut scales);
             }
             match first.checked_sub(self.narrow) {
                 None => {
-                    self.numbers
-                        .write(first * kind.number_bytes(dim), &numbers)?;
+                    self.elements
+                        .write(first * kind.element_bytes(dim), &elements)?;
                     self.scales.write(first * kind.scales(dim), &scales)?;
                 }
                 Some(wide) => {
-                    let halves = numbers.as_chunks::<2>().0.iter();
+                    let halves = elements.as_chunks::<2>().0.iter();
                     let halves: Vec<f16> = halves.map(|b| f16::from_le_bytes(*b)).collect();
                     self.wide.write(wide * dim, &halves)?;
                 }
@@ -235,14 +235,14 @@ impl KeptRows {
     /// Sets all rows to 0.
     #[cfg(test)]
     pub(crate) fn clear(&mut self) {
-        self.numbers.clear().expect("cleared");
+        self.elements.clear().expect("cleared");
         self.scales.clear().expect("cleared");
         self.wide.clear().expect("cleared");
     }
 
     pub(crate) fn parameters(&self) -> RowsParameters {
         RowsParameters {
-            data: self.numbers.address(),
+            data: self.elements.address(),
             scales: self.scales.address(),
             wide: self.wide.address(),
         }

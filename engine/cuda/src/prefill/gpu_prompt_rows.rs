@@ -4,7 +4,9 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use kept_cuda::{Angles, Asking, Compared, Comparing, Device, DeviceError, LayerRows};
+use kept_cuda::{
+    CosineScratch, Device, DeviceError, HeadKeysValues, LayerRows, RopeTables, RowScoreScratch,
+};
 use kept_engine::EngineError;
 use kept_engine::backend::{LayerRowsAccess, PrefillPlan, RowAccess};
 use kept_policies::{BilinearForm, Needs, PromptRows};
@@ -13,8 +15,8 @@ use super::CudaPrefill;
 
 /// Scratch buffers of the computations.
 pub(super) struct Scratch {
-    comparing: Comparing,
-    asking: Asking,
+    cosine: CosineScratch,
+    row_score: RowScoreScratch,
 }
 
 impl Scratch {
@@ -30,8 +32,8 @@ impl Scratch {
             return Ok(None);
         }
         Ok(Some(Mutex::new(Self {
-            comparing: Comparing::new(device, tokens, head_dim)?,
-            asking: Asking::new(device, tokens, head_dim)?,
+            cosine: CosineScratch::new(device, tokens, head_dim)?,
+            row_score: RowScoreScratch::new(device, tokens, head_dim)?,
         })))
     }
 }
@@ -44,7 +46,7 @@ pub(super) struct GpuRows<'r> {
     /// `None` if no method computes on rows.
     scratch: Option<&'r Mutex<Scratch>>,
     copies: Option<[&'r [f32]; 2]>,
-    unrotated: Option<Angles<'r>>,
+    unrotated: Option<RopeTables<'r>>,
     /// The first error.
     failed: Mutex<Option<DeviceError>>,
 }
@@ -99,14 +101,14 @@ impl PromptRows for GpuRows<'_> {
         best: &mut [(u32, f32)],
     ) {
         best.fill((0, f32::NEG_INFINITY));
-        let of = Compared {
+        let of = HeadKeysValues {
             keys: self.keys,
             values: self.values,
             head,
             unrotated: self.unrotated,
         };
         self.run(|scratch| {
-            (self.device).nearest_by_cosine(&of, tokens, others, best, &mut scratch.comparing)
+            (self.device).nearest_by_cosine(&of, tokens, others, best, &mut scratch.cosine)
         });
     }
 
@@ -114,7 +116,7 @@ impl PromptRows for GpuRows<'_> {
         self.assert_rotated();
         self.run(|scratch| {
             let keys = self.keys.head(head);
-            (self.device).cosine_to_mean(keys, document, cosines, &mut scratch.asking)
+            (self.device).cosine_to_mean(keys, document, cosines, &mut scratch.row_score)
         });
         // The kernel computes scores: the less similar, the higher.
         cosines.iter_mut().for_each(|cosine| *cosine = -*cosine);
@@ -130,8 +132,8 @@ impl PromptRows for GpuRows<'_> {
         self.assert_rotated();
         self.run(|scratch| {
             let BilinearForm { linear, matrix } = form;
-            let (keys, asking) = (self.keys.head(head), &mut scratch.asking);
-            (self.device).bilinear_forms(keys, tokens, linear, matrix, out, asking)
+            let (keys, row_score) = (self.keys.head(head), &mut scratch.row_score);
+            (self.device).bilinear_forms(keys, tokens, linear, matrix, out, row_score)
         });
     }
 
@@ -143,14 +145,14 @@ impl PromptRows for GpuRows<'_> {
         self.assert_rotated();
         self.run(|scratch| {
             let keys = self.keys.head(head);
-            (self.device).norms(keys, tokens, norms, &mut scratch.asking)
+            (self.device).norms(keys, tokens, norms, &mut scratch.row_score)
         });
     }
 
     fn value_norms(&self, head: usize, tokens: Range<usize>, norms: &mut [f32]) {
         self.run(|scratch| {
             let values = self.values.head(head);
-            (self.device).norms(values, tokens, norms, &mut scratch.asking)
+            (self.device).norms(values, tokens, norms, &mut scratch.row_score)
         });
     }
 }
@@ -164,7 +166,7 @@ impl CudaPrefill<'_> {
             device: self.device(),
             keys: &self.keys,
             values: &self.values,
-            scratch: self.asked.as_ref().filter(|_| access.computations),
+            scratch: self.method_scratch.as_ref().filter(|_| access.computations),
             copies: (access.copies).then(|| [keys.as_slice(), values.as_slice()]),
             unrotated: angles.filter(|_| access.before_rope),
             failed: Mutex::new(None),

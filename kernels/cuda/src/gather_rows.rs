@@ -1,11 +1,11 @@
-//! Copies rows into the compact KV cache: `device/keep.cu`.
+//! Gathers rows into the compact KV cache: `device/keep.cu`.
 
 use crate::driver::{Address, Geometry};
-use crate::kept::RowsParameters;
-use crate::{Angles, Device, DeviceError, Indices, KeptRows, LayerRows};
+use crate::kept_rows::RowsParameters;
+use crate::{Device, DeviceError, Indices, KeptRows, LayerRows, RopeTables};
 
-/// The rows to keep, in slot order, head after head.
-pub struct Kept<'a> {
+/// The rows to gather, in slot order, head after head.
+pub struct GatherIndices<'a> {
     /// `[slots]`: source row of each slot.
     pub positions: &'a Indices,
     /// `[slots]`: KV head of each slot.
@@ -16,7 +16,7 @@ pub struct Kept<'a> {
     pub slots: usize,
 }
 
-/// `device/keep.cu`.
+/// Parameters of kernel `keep`; same layout as `Keep` in `device/keep.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct KeepParameters {
@@ -59,27 +59,27 @@ impl Device {
     ///
     /// # Panics
     /// When shapes do not match.
-    pub fn keep(
+    pub fn gather_rows(
         &self,
         source: &LayerRows,
-        kept: &Kept<'_>,
-        unrotated: Option<Angles<'_>>,
+        indices: &GatherIndices<'_>,
+        unrotated: Option<RopeTables<'_>>,
         target: &mut KeptRows,
     ) -> Result<(), DeviceError> {
         let (heads, dim) = source.heads();
         assert_eq!(dim, target.head_dim(), "kept rows of other heads");
-        let slots = kept.slots;
+        let slots = indices.slots;
         assert!(
-            kept.positions.len() >= slots
-                && kept.heads.len() >= slots
-                && kept.targets.is_none_or(|targets| targets.len() >= slots)
-                && (kept.targets.is_some() || target.rows() >= slots),
+            indices.positions.len() >= slots
+                && indices.heads.len() >= slots
+                && indices.targets.is_none_or(|targets| targets.len() >= slots)
+                && (indices.targets.is_some() || target.rows() >= slots),
             "positions, heads and targets are [slots {slots}]"
         );
         assert!(
-            kept.positions.end() <= source.capacity()
-                && kept.heads.end() <= heads
-                && kept
+            indices.positions.end() <= source.capacity()
+                && indices.heads.end() <= heads
+                && indices
                     .targets
                     .is_none_or(|targets| targets.end() <= target.rows()),
             "positions are below {}, heads below {heads}, targets below {}",
@@ -87,14 +87,14 @@ impl Device {
             target.rows()
         );
         if let Some(angles) = &unrotated {
-            angles.check(kept.positions.end(), dim);
+            angles.check(indices.positions.end(), dim);
         }
-        let (angles, pairs) = Angles::parameters(unrotated.as_ref());
+        let (angles, pairs) = RopeTables::parameters(unrotated.as_ref());
         let parameters = KeepParameters {
             source: source.data.address(),
-            positions: kept.positions.address(),
-            targets: kept.targets.map_or(0, Indices::address),
-            heads: kept.heads.address(),
+            positions: indices.positions.address(),
+            targets: indices.targets.map_or(0, Indices::address),
+            heads: indices.heads.address(),
             angles,
             capacity: source.capacity() as u32,
             pairs,

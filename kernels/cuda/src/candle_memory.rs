@@ -3,25 +3,25 @@
 
 use candle_core::quantized::GgmlDType;
 
-use crate::driver::Inputs;
+use crate::driver::InputFormat;
 
 /// Input rows are padded to a multiple of this many elements: `MATRIX_ROW_PADDING` of candle and llama.cpp.
 pub(crate) const PADDING: usize = 512;
-/// Bytes of 32 inputs for few rows: two halves and 32 bytes of numbers.
-const FEW_BLOCK: usize = 36;
-/// Bytes of 128 inputs for many rows: four scales of four bytes and 128 bytes of numbers.
-const MANY_BLOCK: usize = 144;
-/// Blocks that a product of many rows may read after the end of its inputs.
-const MANY_BEHIND: usize = 128;
+/// Bytes of llama.cpp's `block_q8_1`, 32 inputs of MMVQ: two halves and 32 signed bytes.
+const BLOCK_Q8_1_BYTES: usize = 36;
+/// Bytes of llama.cpp's `block_q8_1_mmq`, 128 inputs of MMQ: four scales of four bytes and 128 signed bytes.
+const BLOCK_Q8_1_MMQ_BYTES: usize = 144;
+/// Blocks that MMQ may read after the end of its inputs.
+const MMQ_PADDING_BLOCKS: usize = 128;
 /// Bytes of a product's partial tiles: 128 x 128 f32 for each of at most 256 multiprocessors.
 pub(crate) const WORKSPACE: usize = 256 * 128 * 128 * 4;
 
 /// Bytes of `count` quantised input rows of `cols` elements.
-pub(crate) fn input_bytes(form: Inputs, count: usize, cols: usize) -> usize {
+pub(crate) fn input_bytes(format: InputFormat, count: usize, cols: usize) -> usize {
     let padded = cols.next_multiple_of(PADDING);
-    match form {
-        Inputs::Few => count * padded / 32 * FEW_BLOCK,
-        _ => (count * padded / 128 + MANY_BEHIND) * MANY_BLOCK,
+    match format {
+        InputFormat::Q8_1 => count * padded / 32 * BLOCK_Q8_1_BYTES,
+        _ => (count * padded / 128 + MMQ_PADDING_BLOCKS) * BLOCK_Q8_1_MMQ_BYTES,
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::attention::tile_keys;
 use crate::driver::{Address, Geometry};
 use crate::{
-    Angles, Buffer, Device, DeviceError, Indices, Kept, KeptRows, LayerRows, RowKind, supported,
-    tile_row_bytes,
+    Buffer, Device, DeviceError, GatherIndices, Indices, KeptRows, LayerRows, RopeTables, RowKind,
+    supported, tile_row_bytes,
 };
 
 /// Rows of a block.
@@ -12,19 +12,19 @@ const ROWS_OF_BLOCK: usize = 64;
 /// Threads of a block.
 const THREADS: usize = 128;
 /// The most tokens, and the most other tokens, of one comparison.
-const AT_ONCE: usize = 4096;
+const ROWS_PER_LAUNCH: usize = 4096;
 
 /// Gathered rows of one head.
 struct Gathered {
-    /// Keys and values: `[at_once, head_dim]` each.
+    /// Keys and values: `[rows_per_launch, head_dim]` each.
     rows: [KeptRows; 2],
-    /// `[at_once]`: L2 norms of the rows.
+    /// `[rows_per_launch]`: L2 norms of the rows.
     norms: [Buffer<f32>; 2],
-    /// `[at_once]`: positions of the rows.
+    /// `[rows_per_launch]`: positions of the rows.
     which: Indices,
 }
 
-/// `device/alike.cu`.
+/// Parameters of kernel `row_lengths`; same layout as `Lengths` in `device/alike.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct NormsParameters {
@@ -34,7 +34,7 @@ pub(crate) struct NormsParameters {
     pub(crate) dim: u32,
 }
 
-/// `device/alike.cu`.
+/// A part of kernels' parameters; same layout as `Sides` in `device/alike.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Sides {
@@ -44,10 +44,10 @@ struct Sides {
     value_lengths: Address,
 }
 
-/// `device/alike.cu`.
+/// Parameters of kernels `nearest_by_cosine_*`; same layout as `MostAlike` in `device/alike.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct MostAlikeParameters {
+struct NearestByCosineParameters {
     of: Sides,
     others: Sides,
     best: Address,
@@ -57,7 +57,7 @@ struct MostAlikeParameters {
 }
 
 /// The keys and values of one head that are compared.
-pub struct Compared<'a> {
+pub struct HeadKeysValues<'a> {
     /// Keys of all tokens.
     pub keys: &'a LayerRows,
     /// Values of all tokens.
@@ -65,29 +65,32 @@ pub struct Compared<'a> {
     /// The KV head.
     pub head: usize,
     /// If set, RoPE with these angles is undone before keys are compared.
-    pub unrotated: Option<Angles<'a>>,
+    pub unrotated: Option<RopeTables<'a>>,
 }
 
 /// Scratch of [`Device::nearest_by_cosine`], for any number of tokens.
-pub struct Comparing {
+pub struct CosineScratch {
     tokens: Gathered,
     others: Gathered,
-    /// `[at_once]`: the KV head, repeated.
+    /// `[rows_per_launch]`: the KV head, repeated.
     heads: Indices,
-    /// `[at_once]`
+    /// `[rows_per_launch]`
     best: Buffer<u32>,
-    /// `[at_once]`
+    /// `[rows_per_launch]`
     products: Buffer<f32>,
-    at_once: usize,
+    rows_per_launch: usize,
 }
 
 impl Gathered {
-    fn new(device: &Device, at_once: usize, dim: usize) -> Result<Self, DeviceError> {
-        let rows = || KeptRows::new(device, RowKind::F16, at_once, dim);
+    fn new(device: &Device, rows_per_launch: usize, dim: usize) -> Result<Self, DeviceError> {
+        let rows = || KeptRows::new(device, RowKind::F16, rows_per_launch, dim);
         Ok(Self {
             rows: [rows()?, rows()?],
-            norms: [device.alloc_uninit(at_once)?, device.alloc_uninit(at_once)?],
-            which: Indices::zeros(device, at_once)?,
+            norms: [
+                device.alloc_uninit(rows_per_launch)?,
+                device.alloc_uninit(rows_per_launch)?,
+            ],
+            which: Indices::zeros(device, rows_per_launch)?,
         })
     }
 
@@ -95,8 +98,8 @@ impl Gathered {
         let [keys, values] = &self.rows;
         let [of_keys, of_values] = &self.norms;
         Sides {
-            keys: keys.numbers().address(),
-            values: values.numbers().address(),
+            keys: keys.elements().address(),
+            values: values.elements().address(),
             key_lengths: of_keys.address(),
             value_lengths: of_values.address(),
         }
@@ -106,12 +109,12 @@ impl Gathered {
     fn gather(
         &mut self,
         device: &Device,
-        of: &Compared<'_>,
+        of: &HeadKeysValues<'_>,
         heads: &Indices,
         which: &[u32],
     ) -> Result<(), DeviceError> {
         self.which.write(0, which)?;
-        let kept = Kept {
+        let indices = GatherIndices {
             positions: &self.which,
             heads,
             targets: None,
@@ -120,9 +123,9 @@ impl Gathered {
         let sides = [(of.keys, of.unrotated), (of.values, None)];
         for (side, (source, unrotated)) in sides.into_iter().enumerate() {
             let rows = &mut self.rows[side];
-            device.keep(source, &kept, unrotated, rows)?;
+            device.gather_rows(source, &indices, unrotated, rows)?;
             let parameters = NormsParameters {
-                rows: rows.numbers().address(),
+                rows: rows.elements().address(),
                 lengths: self.norms[side].address(),
                 count: which.len() as u32,
                 dim: rows.head_dim() as u32,
@@ -140,21 +143,25 @@ impl Gathered {
     }
 }
 
-impl Comparing {
+impl CosineScratch {
     /// For heads of `head_dim` elements in prompts of `tokens` tokens.
     pub fn new(device: &Device, tokens: usize, head_dim: usize) -> Result<Self, DeviceError> {
-        Self::at_once(device, tokens.clamp(1, AT_ONCE), head_dim)
+        Self::with_rows_per_launch(device, tokens.clamp(1, ROWS_PER_LAUNCH), head_dim)
     }
 
-    fn at_once(device: &Device, at_once: usize, head_dim: usize) -> Result<Self, DeviceError> {
-        let gathered = || Gathered::new(device, at_once, head_dim);
+    fn with_rows_per_launch(
+        device: &Device,
+        rows_per_launch: usize,
+        head_dim: usize,
+    ) -> Result<Self, DeviceError> {
+        let gathered = || Gathered::new(device, rows_per_launch, head_dim);
         Ok(Self {
             tokens: gathered()?,
             others: gathered()?,
-            heads: Indices::zeros(device, at_once)?,
-            best: device.alloc_uninit(at_once)?,
-            products: device.alloc_uninit(at_once)?,
-            at_once,
+            heads: Indices::zeros(device, rows_per_launch)?,
+            best: device.alloc_uninit(rows_per_launch)?,
+            products: device.alloc_uninit(rows_per_launch)?,
+            rows_per_launch,
         })
     }
 }
@@ -168,22 +175,26 @@ impl Device {
     /// When shapes do not match, a token has no row, or `others` is empty.
     pub fn nearest_by_cosine(
         &self,
-        of: &Compared<'_>,
+        of: &HeadKeysValues<'_>,
         tokens: &[u32],
         others: &[u32],
         best: &mut [(u32, f32)],
-        scratch: &mut Comparing,
+        scratch: &mut CosineScratch,
     ) -> Result<(), DeviceError> {
         assert_eq!(best.len(), tokens.len(), "a best for each token");
-        assert!(!others.is_empty(), "nothing to be like");
+        assert!(!others.is_empty(), "`others` is empty");
         let (_, dim) = of.keys.heads();
         let dim = supported(dim)?;
-        let at_once = scratch.at_once;
-        scratch.heads.write(0, &vec![of.head as u32; at_once])?;
-        let (mut found, mut products) = (vec![0; at_once], vec![0.0; at_once]);
-        for (number, some) in others.chunks(at_once).enumerate() {
+        let rows_per_launch = scratch.rows_per_launch;
+        scratch
+            .heads
+            .write(0, &vec![of.head as u32; rows_per_launch])?;
+        let (mut found, mut products) = (vec![0; rows_per_launch], vec![0.0; rows_per_launch]);
+        for (number, some) in others.chunks(rows_per_launch).enumerate() {
             scratch.others.gather(self, of, &scratch.heads, some)?;
-            let pieces = tokens.chunks(at_once).zip(best.chunks_mut(at_once));
+            let pieces = tokens
+                .chunks(rows_per_launch)
+                .zip(best.chunks_mut(rows_per_launch));
             for (tokens, best) in pieces {
                 scratch.tokens.gather(self, of, &scratch.heads, tokens)?;
                 self.compare(scratch, tokens.len(), some.len(), dim)?;
@@ -192,7 +203,7 @@ impl Device {
                 let pairs = found.iter().zip(&products);
                 for (best, (&other, &product)) in best.iter_mut().zip(pairs) {
                     if number == 0 || product > best.1 {
-                        *best = ((number * at_once) as u32 + other, product);
+                        *best = ((number * rows_per_launch) as u32 + other, product);
                     }
                 }
             }
@@ -203,12 +214,12 @@ impl Device {
     /// Compares the gathered rows.
     fn compare(
         &self,
-        scratch: &mut Comparing,
+        scratch: &mut CosineScratch,
         tokens: usize,
         others: usize,
         dim: usize,
     ) -> Result<(), DeviceError> {
-        let parameters = MostAlikeParameters {
+        let parameters = NearestByCosineParameters {
             of: scratch.tokens.sides(),
             others: scratch.others.sides(),
             best: scratch.best.address(),
@@ -251,15 +262,16 @@ mod tests {
             rows
         };
         let (keys, values) = (rows(), rows());
-        let of = Compared {
+        let of = HeadKeysValues {
             keys: &keys,
             values: &values,
             head: 1,
             unrotated: None,
         };
         let (tokens, others): (Vec<u32>, Vec<u32>) = ((0..30).collect(), (30..90).collect());
-        let found = |at_once: usize| {
-            let mut scratch = Comparing::at_once(&device, at_once, dim).expect("memory");
+        let found = |rows_per_launch: usize| {
+            let mut scratch =
+                CosineScratch::with_rows_per_launch(&device, rows_per_launch, dim).expect("memory");
             let mut best = vec![(9, f32::NAN); tokens.len()];
             device
                 .nearest_by_cosine(&of, &tokens, &others, &mut best, &mut scratch)
@@ -269,8 +281,8 @@ mod tests {
         let whole = found(64);
         assert_eq!(whole[3].0, 10, "the first of its twins");
         assert!((whole[3].1 - 1.0).abs() < 1e-5, "{:?}", whole[3]);
-        for at_once in [7, 25, 45] {
-            assert_eq!(found(at_once), whole, "{at_once} at a time");
+        for rows_per_launch in [7, 25, 45] {
+            assert_eq!(found(rows_per_launch), whole, "{rows_per_launch} at a time");
         }
     }
 }
