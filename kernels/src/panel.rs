@@ -230,8 +230,8 @@ pub(crate) fn hide_before(logits: &mut [f32], width: usize, first_seen: impl Fn(
     }
 }
 
-/// `out[key] += sum over lanes of weight[lane] * exp(logits[key][lane] - log_sum_exp[lane])`, without hidden keys, as in
-/// [`softmax_tile`]. One key per element of `out`.
+/// `out[key] += sum over lanes of weight[lane] * exp(logits[key][lane] - log_sum_exp[lane])`, without hidden keys, as
+/// in [`softmax_tile`]. One key per element of `out`.
 ///
 /// # Safety
 /// Pointers cover `[keys][across * N]` and `[across * N]`, and the caller runs at the level of `V`.

@@ -148,8 +148,8 @@ struct Buffers<'s> {
     logits: &'s mut [f32],
     /// `[lanes]`: the last visible key of each row, counted from the first key of the tile.
     visible: &'s mut [f32],
-    /// `[group * lanes]`, as the next two. The three hold (max, sum, rescale) for `LogSumExp`; (log-sum-exp, row weight,
-    /// -) for `AddProbabilities`; (log-sum-exp, -, -) for `MaxProbability` and `WriteProbabilities`; (log-sum-exp,
+    /// `[group * lanes]`, as the next two. They hold (max, sum, rescale) for `LogSumExp`; (log-sum-exp, row weight, -)
+    /// for `AddProbabilities`; (log-sum-exp, -, -) for `MaxProbability` and `WriteProbabilities`; (log-sum-exp,
     /// average, -) for `MarkBelowAverage`, with the average in the lanes of the first head only.
     max_or_lse: &'s mut [f32],
     sum_or_weight: &'s mut [f32],

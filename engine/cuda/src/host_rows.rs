@@ -205,9 +205,9 @@ impl AttentionStaging {
     ) -> Result<(), DeviceError> {
         let dim = task.shape.head_dim;
         let upload = |from: &RowStore, to: &mut LayerRows| {
-            let numbers = new.start * dim..new.end * dim;
+            let elements = new.start * dim..new.end * dim;
             (0..task.shape.kv_heads).try_for_each(|head| {
-                to.write_head(head, new.start, &from.head(head)[numbers.clone()])
+                to.write_head(head, new.start, &from.head(head)[elements.clone()])
             })
         };
         upload(task.keys, &mut self.keys)?;

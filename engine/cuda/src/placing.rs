@@ -3,12 +3,35 @@
 use kept_cuda::DeviceError;
 use kept_engine::backend::{CHUNK, PrefillPlan, WIDE_CHUNKS};
 
-/// Whether kept rows are on the GPU, and whether the residual stream is on the host.
-type Placement = (bool, bool);
+/// Where kept rows and the residual stream are.
+#[derive(Clone, Copy)]
+struct Placement {
+    rows_on_gpu: bool,
+    residual_on_host: bool,
+}
+
+impl Placement {
+    const fn new(rows_on_gpu: bool, residual_on_host: bool) -> Self {
+        Self {
+            rows_on_gpu,
+            residual_on_host,
+        }
+    }
+
+    fn apply(self, plan: &mut PrefillPlan) {
+        plan.rows_on_gpu = self.rows_on_gpu;
+        plan.residual_on_host = self.residual_on_host;
+    }
+}
 
 /// In order of preference: a residual stream on the host is copied while the GPU computes; kept rows on the host are
 /// downloaded layer by layer and uploaded again for decoding.
-const PLACEMENTS: [Placement; 4] = [(true, false), (true, true), (false, false), (false, true)];
+const PLACEMENTS: [Placement; 4] = [
+    Placement::new(true, false),
+    Placement::new(true, true),
+    Placement::new(false, false),
+    Placement::new(false, true),
+];
 
 /// Chunks to try, the widest first: those of [`WIDE_CHUNKS`] if the plan has the usual one, otherwise the plan's.
 fn chunks(plan: &PrefillPlan) -> Vec<usize> {
@@ -24,14 +47,14 @@ pub(super) fn place(
     free: u64,
     bytes: impl Fn(&PrefillPlan) -> Result<u64, DeviceError>,
 ) -> Result<(), DeviceError> {
-    let may_stay = plan.may_stay();
+    let rows_may_stay_on_gpu = plan.rows_may_stay_on_gpu();
     let chunks = chunks(plan);
     let mut least: Option<(u64, Placement, usize)> = None;
     for placement in PLACEMENTS {
-        if placement.0 && !may_stay {
+        if placement.rows_on_gpu && !rows_may_stay_on_gpu {
             continue;
         }
-        (plan.rows_on_gpu, plan.residual_on_host) = placement;
+        placement.apply(plan);
         for &chunk in &chunks {
             plan.chunk = chunk;
             let bytes = bytes(plan)?;
@@ -44,7 +67,7 @@ pub(super) fn place(
         }
     }
     if let Some((_, placement, chunk)) = least {
-        (plan.rows_on_gpu, plan.residual_on_host) = placement;
+        placement.apply(plan);
         plan.chunk = chunk;
     }
     Ok(())

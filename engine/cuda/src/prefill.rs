@@ -39,7 +39,7 @@ use kept::ToHost;
 use on_host::OnHost;
 use residual::Residual;
 pub(super) use transfer::transfer_bytes;
-use transfer::{SENT_AT_ONCE, VaultWriteback};
+use transfer::{UPLOAD_BYTES, VaultWriteback};
 
 /// All buffers of one prefill.
 pub(super) struct CudaPrefill<'a> {
@@ -173,7 +173,8 @@ impl<'a> CudaPrefill<'a> {
         let q_width = heads.q_heads * heads.head_dim;
         let window = most(PrefillPlan::window_queries) / q_width;
         let needs = || plans.iter().flat_map(|plan| &plan.needs);
-        let looks = needs().any(|n| n.window.is_some() || n.weighted_window.is_some());
+        let reads_probabilities =
+            needs().any(|n| n.window.is_some() || n.weighted_window.is_some());
         let low_attention = needs().filter_map(|n| n.low_attention).max();
         let n = first.tokens();
         let rows = || LayerRows::new(device, heads.kv_heads, n, heads.head_dim);
@@ -192,7 +193,11 @@ impl<'a> CudaPrefill<'a> {
             window_queries: device.alloc_uninit(window * q_width)?,
             window_rows: 0,
             scores: ScoresScratch::new(device, heads, window)?,
-            seen: device.alloc_uninit(if looks { heads.q_heads * n } else { 0 })?,
+            seen: device.alloc_uninit(if reads_probabilities {
+                heads.q_heads * n
+            } else {
+                0
+            })?,
             readback: Readback::new(device, Readback::<f32>::PIECE.min(heads.q_heads * n))?,
             column_sums: device.alloc_uninit(most(PrefillPlan::column_sums))?,
             columns: 0,
@@ -200,7 +205,7 @@ impl<'a> CudaPrefill<'a> {
             marks: device
                 .alloc_uninit(low_attention.map_or(0, |rows| heads.kv_heads * n * words(rows)))?,
             staging: (first.vault_rows)
-                .map(|_| UploadStaging::new(device, SENT_AT_ONCE))
+                .map(|_| UploadStaging::new(device, UPLOAD_BYTES))
                 .transpose()?,
             writeback: (first.vault_rows)
                 .map(|kind| VaultWriteback::new(device, kind, heads, first.chunk))

@@ -128,7 +128,7 @@ pub struct PrefillPlan {
     /// Whether kept rows stay on the GPU for decoding. The host then holds only the slot tables.
     pub rows_on_gpu: bool,
     /// Whether kept rows are plain copies and belong to a single method, so that they may stay on the GPU.
-    may_stay: bool,
+    rows_may_stay_on_gpu: bool,
     /// Whether the budget was allocated over all layers and heads: each head's capacity is then what it
     /// keeps.
     settled: bool,
@@ -205,7 +205,7 @@ impl PrefillPlan {
             own_memory,
             residual_on_host: false,
             rows_on_gpu: false,
-            may_stay: own_memory && !row_plan.merges_values,
+            rows_may_stay_on_gpu: own_memory && !row_plan.merges_values,
             settled: false,
             width: model.config().width,
             widths: Widths::of(model.config()),
@@ -269,13 +269,13 @@ impl PrefillPlan {
 
     /// For a prefill shared by several methods: kept rows are on the host.
     pub(crate) fn shared(mut self) -> Self {
-        self.may_stay = false;
+        self.rows_may_stay_on_gpu = false;
         self
     }
 
     /// Whether kept rows may stay on the GPU: they are plain copies, and nothing on the host will read them.
-    pub fn may_stay(&self) -> bool {
-        self.may_stay && !self.changes_rows_in_decode() && !self.reassigns_positions()
+    pub fn rows_may_stay_on_gpu(&self) -> bool {
+        self.rows_may_stay_on_gpu && !self.changes_rows_in_decode() && !self.reassigns_positions()
     }
 
     /// Whether the method merges or evicts rows while it answers, and reads attention probabilities for it.

@@ -252,7 +252,7 @@ impl Device {
         unsafe { self.launch("step_norm", geometry, &parameters) }
     }
 
-    /// Quantises the numbers of `row`.
+    /// Quantises the values of `row`.
     pub fn step_inputs(&self, row: &mut RowInputs) -> Result<(), DeviceError> {
         let width = row.width();
         row.lacks_norm = None;

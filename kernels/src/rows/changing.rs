@@ -68,8 +68,8 @@ impl RowStore {
         slots.iter().map(|&slot| slot as usize)
     }
 
-    /// Quantises slot `wide` of head `h` into the narrow physical row of slot `narrow`, which gets the wide physical row
-    /// in exchange. The contents of `narrow` are lost. Allocates nothing.
+    /// Quantises slot `wide` of head `h` into the narrow physical row of slot `narrow`, which gets the wide one in
+    /// exchange. The contents of `narrow` are lost. Allocates nothing.
     ///
     /// # Panics
     /// If slots cannot swap physical rows.

@@ -48,7 +48,7 @@ struct Work {
     scale: Scale<'static>,
     q_heads: usize,
     /// Number of most likely tokens to select.
-    most: usize,
+    top_k: usize,
     /// The part to time, launched alone.
     only: Option<StepPart>,
 }
@@ -67,7 +67,7 @@ impl Work {
             probabilities,
             scale,
             q_heads,
-            most,
+            top_k,
             only,
         } = work;
         let of_layer = (probabilities.as_ref()).map_or(0, |all| all.len() / layers.len());
@@ -90,12 +90,12 @@ impl Work {
                 rows.attend(device, *scale, angles, queries, attend, output)
             },
         )?;
-        if *most == 0 || only.is_some() {
+        if *top_k == 0 || only.is_some() {
             return Ok(());
         }
         let mut logits = outcome.share(0..MAX_CANDIDATES);
         let mut tokens = outcome.share(MAX_CANDIDATES..2 * MAX_CANDIDATES);
-        device.largest(step.logits(), *most, candidates, &mut logits, &mut tokens)
+        device.largest(step.logits(), *top_k, candidates, &mut logits, &mut tokens)
     }
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct CudaDecoder<'m> {
     /// `[MAX_CANDIDATES]`
     top_k_logits: Vec<f32>,
     /// Number of most likely tokens that the last step selected.
-    most: Option<usize>,
+    top_k: Option<usize>,
     q_heads: usize,
 }
 
@@ -163,7 +163,7 @@ impl<'m> CudaDecoder<'m> {
             "rows in device memory come with the cache"
         );
         assert!(
-            upload || !gpu_plan.looks,
+            upload || !gpu_plan.reads_probabilities,
             "a method that changes rows was given a cache of one that does not"
         );
         let device = gpu.device();
@@ -194,7 +194,7 @@ impl<'m> CudaDecoder<'m> {
             None => GpuCache::new(device, shape, &gpu_plan.layers)?,
         };
         let observed = || Observed::new(device, shape, gpu_plan);
-        let observed = gpu_plan.looks.then(observed).transpose()?;
+        let observed = gpu_plan.reads_probabilities.then(observed).transpose()?;
         if observed.is_some() {
             rows.prepare_changes()?;
         }
@@ -211,7 +211,7 @@ impl<'m> CudaDecoder<'m> {
             probabilities: observed.as_ref().map(|o| o.probabilities.clone()),
             scale: attention_scale(config),
             q_heads: shape.q_heads,
-            most: 0,
+            top_k: 0,
             only: None,
         };
         Ok(Self {
@@ -224,7 +224,7 @@ impl<'m> CudaDecoder<'m> {
             outcome: work.outcome.clone(),
             host_outcome: vec![0; outcome],
             top_k_logits: vec![0.0; MAX_CANDIDATES],
-            most: None,
+            top_k: None,
             q_heads: shape.q_heads,
             slot_table: SlotTable::new(layers, shape.kv_heads),
             step: Some(Step::New(work)),
@@ -245,13 +245,13 @@ impl<'m> CudaDecoder<'m> {
         }
     }
 
-    /// Runs a token through the model. Selects the `most` most likely next tokens; with 0, the caller needs all
+    /// Runs a token through the model. Selects the `top_k` most likely next tokens; with 0, the caller needs all
     /// logits.
     fn run(
         &mut self,
         token: u32,
         cache: &mut CompactCache,
-        most: usize,
+        top_k: usize,
     ) -> Result<(), DeviceError> {
         self.model.embed(&[token], &mut self.embedded);
         self.residual.write(0, &self.embedded)?;
@@ -259,14 +259,14 @@ impl<'m> CudaDecoder<'m> {
         self.rows
             .send((cache.next.0 - cache.window_rope_origin.0) as usize)?;
         match &self.step {
-            Some(Step::CapturedGraph(captured_graph)) if self.most == Some(most) => {
+            Some(Step::CapturedGraph(captured_graph)) if self.top_k == Some(top_k) => {
                 captured_graph.run()?
             }
             _ => {
                 let mut work = self.take_work()?;
-                let has_run = self.most == Some(most);
-                work.most = most;
-                self.most = Some(most);
+                let has_run = self.top_k == Some(top_k);
+                work.top_k = top_k;
+                self.top_k = Some(top_k);
                 self.step = Some(if has_run {
                     let captured_graph = CapturedGraph::new(&self.device, work, Work::run)?;
                     captured_graph.run()?;
@@ -290,8 +290,8 @@ impl<'m> CudaDecoder<'m> {
         for (logit, bits) in self.top_k_logits.iter_mut().zip(logits) {
             *logit = f32::from_bits(*bits);
         }
-        let most = self.most.unwrap_or(0);
-        (&mut self.top_k_logits[..most], &rest[..most])
+        let k = self.top_k.unwrap_or(0);
+        (&mut self.top_k_logits[..k], &rest[..k])
     }
 }
 
@@ -337,7 +337,8 @@ impl DecodeBackend for CudaDecoder<'_> {
         self.run(token, cache, top_k.unwrap_or(0))?;
         let (q_heads, outcome) = (self.q_heads, &self.host_outcome);
         for (layer, cached) in cache.layers.iter_mut().enumerate() {
-            // Attention without a largest probability has no slot, but not a number.
+            // If all probabilities are NaN, the kernel writes a slot that does not exist: clamp it, so that it stays
+            // in range.
             let most = |q_head: usize, rows: usize| {
                 let (probability, slot) = most_attended(outcome, layer * q_heads + q_head);
                 (probability, slot.min(rows - 1))

@@ -98,9 +98,9 @@ impl Observed {
                     rows.change_row(layer, head, slot, &cached.keys, &cached.values)?;
                 }
                 Changed::Table => slot_table.table_changed(layer),
-                // In a quantised cache, rows only trade places: slots are renumbered and no row moves.
+                // In a quantised cache, slots only swap physical rows: they are renumbered and no data moves.
                 Changed::Rows if cached.keys.cache_type().is_quantised() => {
-                    slot_table.places_changed(layer);
+                    slot_table.physical_rows_changed(layer);
                 }
                 Changed::Rows => upload_rows(rows, layer, cached)?,
             }

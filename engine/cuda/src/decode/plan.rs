@@ -14,7 +14,7 @@ pub(crate) struct DecodePlan {
     /// Entries of the largest class table; 0 if nothing is merged.
     pub(super) max_entries: usize,
     /// Whether the method reads attention probabilities and changes rows.
-    pub(super) looks: bool,
+    pub(super) reads_probabilities: bool,
 }
 
 /// The capacity of a layer, on host or device.
@@ -45,7 +45,7 @@ impl DecodePlan {
             layers: Self::layers(keeps, kv_heads, plan.cache, tokens, compacted, &cut),
             max_rows: plan.max_capacity,
             max_entries: plan.max_entries(),
-            looks: plan.changes_rows_in_decode(),
+            reads_probabilities: plan.changes_rows_in_decode(),
         }
     }
 
@@ -60,12 +60,12 @@ impl DecodePlan {
             layers: Self::layers(keeps, kv_heads, plan.cache, tokens, compacted, &cut),
             max_rows: plan.widest(),
             max_entries: plan.max_entries(),
-            looks: true,
+            reads_probabilities: true,
         }
     }
 
     /// Layers according to `keeps`. In layers that a method compacts, `cut` gives the slots of a head and how many of its
-    /// first places hold quantised rows, for a quantised cache type; `compacted` is whether positions are re-assigned
+    /// first physical rows are quantised, for a quantised cache type; `compacted` is whether positions are re-assigned
     /// there, so that keys are rotated by rank, and the entries of the class table. Sliding-window layers have the
     /// capacity of their window, at most `tokens`.
     fn layers(
@@ -96,14 +96,17 @@ impl DecodePlan {
     }
 
     /// The plan for `cache` in its current state.
-    pub(crate) fn for_cache(cache: &CompactCache, looks: bool) -> Result<Self, EngineError> {
+    pub(crate) fn for_cache(
+        cache: &CompactCache,
+        reads_probabilities: bool,
+    ) -> Result<Self, EngineError> {
         Ok(Self {
             layers: (cache.layers.iter())
                 .map(capacity_of)
                 .collect::<Result<_, EngineError>>()?,
             max_rows: cache.max_capacity(),
             max_entries: cache.max_entries(),
-            looks,
+            reads_probabilities,
         })
     }
 }

@@ -9,14 +9,14 @@ pub(super) struct SlotTable {
     kv_heads: usize,
     /// `[layers, kv_heads]`: slots of the newest token.
     slots: Vec<usize>,
-    /// `[kv_heads]`: places of these slots in one layer.
+    /// `[kv_heads]`: physical rows of these slots in one layer.
     targets: Vec<usize>,
-    /// Rows of one layer that give up a wide place to the new token: `(head, wide, narrow)`.
+    /// Rows of one layer that move from f16 to quantised, for the new token: `(head, wide, narrow)`.
     requantised: Vec<(usize, usize, usize)>,
     /// `[layers]`: whether the class table has changed in more than its newest entry.
     tables_changed: Vec<bool>,
-    /// `[layers]`: whether the GPU's slot-to-place map is out of date.
-    places_changed: Vec<bool>,
+    /// `[layers]`: whether the GPU's map from slots to physical rows is out of date.
+    physical_rows_changed: Vec<bool>,
 }
 
 /// Uploads all filled rows of a layer.
@@ -40,7 +40,7 @@ impl SlotTable {
             targets: vec![0; kv_heads],
             requantised: Vec::with_capacity(kv_heads),
             tables_changed: vec![true; layers],
-            places_changed: vec![true; layers],
+            physical_rows_changed: vec![true; layers],
         }
     }
 
@@ -54,9 +54,9 @@ impl SlotTable {
         self.tables_changed[layer] = true;
     }
 
-    /// Marks a layer's slot-to-place map as changed.
-    pub(super) fn places_changed(&mut self, layer: usize) {
-        self.places_changed[layer] = true;
+    /// Marks a layer's map from slots to physical rows as changed.
+    pub(super) fn physical_rows_changed(&mut self, layer: usize) {
+        self.physical_rows_changed[layer] = true;
     }
 
     /// Assigns a slot to the token at `cache.next` in every layer and stages the assignment for the GPU; the
@@ -72,9 +72,9 @@ impl SlotTable {
             self.requantised.clear();
             for (head, slot) in slots.iter_mut().enumerate() {
                 *slot = cached.assign_slot(head, position);
-                let widened = cached.store_as_f16(head, *slot);
-                self.places_changed[layer] |= widened != F16Placement::Unchanged;
-                if let F16Placement::Swapped { wide, narrow } = widened {
+                let placement = cached.store_as_f16(head, *slot);
+                self.physical_rows_changed[layer] |= placement != F16Placement::Unchanged;
+                if let F16Placement::Swapped { wide, narrow } = placement {
                     self.requantised.push((head, wide, narrow));
                 }
                 self.targets[head] = cached.keys.physical_row(head, *slot);
@@ -94,7 +94,7 @@ impl SlotTable {
                 entries: entries.as_deref(),
             };
             rows.stage_token(layer, &token);
-            if std::mem::take(&mut self.places_changed[layer]) {
+            if std::mem::take(&mut self.physical_rows_changed[layer]) {
                 rows.write_physical_rows(layer, &cached.keys)?;
             }
             if !cached.ranks.is_empty() {

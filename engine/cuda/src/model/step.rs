@@ -63,7 +63,7 @@ pub struct GpuStep {
     /// `[width]`
     residual: Buffer<f32>,
     /// `[width]`: output of attention or of the feed-forward, if it has a norm before the addition.
-    half: Buffer<f32>,
+    sublayer_out: Buffer<f32>,
     /// `[width]`, after the norm
     inputs: RowInputs,
     /// `[q_heads, head_dim]`, as projected
@@ -87,7 +87,7 @@ impl GpuStep {
     pub fn new(device: &Device, config: &Config) -> Result<Self, DeviceError> {
         Ok(Self {
             residual: device.alloc_uninit(config.width)?,
-            half: device.alloc_uninit(config.width)?,
+            sublayer_out: device.alloc_uninit(config.width)?,
             inputs: RowInputs::new(device, config.width)?,
             q: device.alloc_uninit(config.q_width())?,
             k: device.alloc_uninit(config.kv_width())?,
@@ -117,8 +117,8 @@ struct LayerOfStep<'a> {
     rope: &'a GpuRope,
 }
 
-/// The end of a half layer: the product that is added to the residual stream, and the norms around the addition.
-struct HalfLayer<'a> {
+/// The end of a sublayer: the product that is added to the residual stream, and the norms around the addition.
+struct SublayerEnd<'a> {
     weights: &'a Weights,
     bias: Option<&'a Buffer<f32>>,
     /// Of the product, before the addition.
@@ -216,12 +216,12 @@ impl GpuModel {
                 let end = self.end_of_attention(at.layer);
                 let GpuStep {
                     residual,
-                    half,
+                    sublayer_out,
                     attention,
                     inputs,
                     ..
                 } = step;
-                self.end_half_layer(device, end, [residual, half], attention, inputs)
+                self.finish_sublayer(device, end, [residual, sublayer_out], attention, inputs)
             }
             StepPart::Gated => {
                 let activation = activation(&self.config)?;
@@ -231,12 +231,12 @@ impl GpuModel {
                 let end = self.end_of_feed_forward(at.layer);
                 let GpuStep {
                     residual,
-                    half,
+                    sublayer_out,
                     gated,
                     inputs,
                     ..
                 } = step;
-                self.end_half_layer(device, end, [residual, half], gated, inputs)
+                self.finish_sublayer(device, end, [residual, sublayer_out], gated, inputs)
             }
         }
     }
@@ -273,10 +273,10 @@ impl GpuModel {
         device.step_products(&mut product, &step.inputs, false, self.config.logit_cap)
     }
 
-    fn end_of_attention(&self, layer: usize) -> HalfLayer<'_> {
+    fn end_of_attention(&self, layer: usize) -> SublayerEnd<'_> {
         let own = &self.layers[layer];
         let [_, _, _, o, ..] = &own.matrices;
-        HalfLayer {
+        SublayerEnd {
             weights: o,
             bias: own.o_bias.as_ref(),
             post_norm: own.post_attention_norm.as_ref(),
@@ -284,10 +284,10 @@ impl GpuModel {
         }
     }
 
-    fn end_of_feed_forward(&self, layer: usize) -> HalfLayer<'_> {
+    fn end_of_feed_forward(&self, layer: usize) -> SublayerEnd<'_> {
         let (own, next) = (&self.layers[layer], self.layers.get(layer + 1));
         let [.., down] = &own.matrices;
-        HalfLayer {
+        SublayerEnd {
             weights: down,
             bias: None,
             post_norm: own.post_ffn_norm.as_ref(),
@@ -295,12 +295,12 @@ impl GpuModel {
         }
     }
 
-    /// Adds the output of a half layer to the residual stream and computes the inputs of the next one.
-    fn end_half_layer(
+    /// Adds the output of a sublayer to the residual stream and computes the inputs of the next one.
+    fn finish_sublayer(
         &self,
         device: &Device,
-        end: HalfLayer<'_>,
-        [residual, half]: [&mut Buffer<f32>; 2],
+        end: SublayerEnd<'_>,
+        [residual, sublayer_out]: [&mut Buffer<f32>; 2],
         inputs: &RowInputs,
         out: &mut RowInputs,
     ) -> Result<(), DeviceError> {
@@ -308,8 +308,8 @@ impl GpuModel {
         if end.post_norm.is_none() {
             return device.step_added((end.weights, end.bias, residual), inputs, next, out);
         }
-        let mut product = [(end.weights, end.bias, &mut *half)];
+        let mut product = [(end.weights, end.bias, &mut *sublayer_out)];
         device.step_products(&mut product, inputs, false, None)?;
-        device.step_norm(residual, Some((half, end.post_norm)), next, out)
+        device.step_norm(residual, Some((sublayer_out, end.post_norm)), next, out)
     }
 }

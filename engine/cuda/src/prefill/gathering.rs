@@ -106,7 +106,7 @@ impl CudaPrefill<'_> {
         }
     }
 
-    /// Copies the rows `slots` of the current layer to the GPU cache, into the places of `slot_table`.
+    /// Copies the rows `slots` of the current layer to the GPU cache, into the physical rows of `slot_table`.
     fn copy_rows(
         &mut self,
         slot_table: &CompactLayer,

@@ -14,16 +14,16 @@ use kept_policies::{MergedHead, Pos, ValueMerge};
 use super::CudaPrefill;
 
 /// Kept rows per download.
-const AT_ONCE: usize = 1024;
+const ROWS_PER_DOWNLOAD: usize = 1024;
 
-/// Values of evicted tokens per launch of the weighted sums.
-const LEFT_AT_ONCE: usize = 1 << 16;
+/// Merged values of evicted tokens per launch of the weighted sums.
+const MERGES_PER_LAUNCH: usize = 1 << 16;
 
 /// Values per warp of a weighted sum.
-const LEFT_TOGETHER: usize = 256;
+const MERGES_PER_WARP: usize = 256;
 
 /// Kept rows per copy launch on the GPU; only their target slots are uploaded.
-const COPIED_AT_ONCE: usize = 1 << 15;
+const ROWS_PER_LAUNCH: usize = 1 << 15;
 
 /// Why there is a [`ToHost`].
 const TO_HOST: &str = "kept rows that do not stay on the GPU";
@@ -36,15 +36,15 @@ struct RowDownload<'a> {
 
 /// Gathers rows piece by piece in a buffer and downloads it.
 pub(super) struct ToHost {
-    /// `[AT_ONCE, head_dim]`
+    /// `[ROWS_PER_DOWNLOAD, head_dim]`
     rows: KeptRows,
-    /// `[AT_ONCE]`: row indices.
+    /// `[ROWS_PER_DOWNLOAD]`: row indices.
     at: Indices,
-    /// `[AT_ONCE]`: KV heads of the rows.
+    /// `[ROWS_PER_DOWNLOAD]`: KV heads of the rows.
     heads: Indices,
     /// Scratch for tokens that share a row or merge their values into kept ones, if the method does that.
     merging: Option<Merging>,
-    /// `[AT_ONCE, head_dim]`: weighted sums of the merged values.
+    /// `[ROWS_PER_DOWNLOAD, head_dim]`: weighted sums of the merged values.
     sums: Option<Buffer<f32>>,
     readback: Readback<u8>,
 }
@@ -57,7 +57,7 @@ pub(super) fn cache_of(
     plan: &PrefillPlan,
 ) -> Result<(GpuCache, GatherStaging), DeviceError> {
     let rows = heads.kv_heads * plan.tokens();
-    let staging = GatherStaging::new(device, COPIED_AT_ONCE.min(rows).max(1))?;
+    let staging = GatherStaging::new(device, ROWS_PER_LAUNCH.min(rows).max(1))?;
     let cache = GpuCache::without_rows(device, heads, plan.keeps.len())?;
     Ok((cache, staging))
 }
@@ -70,19 +70,19 @@ impl ToHost {
     ) -> Result<Self, DeviceError> {
         let entries = plans.iter().map(PrefillPlan::max_entries).max();
         let value_merges = plans.iter().any(|plan| plan.row_plan.merges_values);
-        let merged = if value_merges { LEFT_AT_ONCE } else { 0 };
+        let merged = if value_merges { MERGES_PER_LAUNCH } else { 0 };
         let (members, dim) = (entries.unwrap_or(0).max(merged), heads.head_dim);
         Ok(Self {
-            rows: KeptRows::new(device, RowKind::F16, AT_ONCE, dim)?,
-            at: Indices::zeros(device, AT_ONCE)?,
-            heads: Indices::zeros(device, AT_ONCE)?,
+            rows: KeptRows::new(device, RowKind::F16, ROWS_PER_DOWNLOAD, dim)?,
+            at: Indices::zeros(device, ROWS_PER_DOWNLOAD)?,
+            heads: Indices::zeros(device, ROWS_PER_DOWNLOAD)?,
             merging: (members > 0)
-                .then(|| Merging::new(device, AT_ONCE, members))
+                .then(|| Merging::new(device, ROWS_PER_DOWNLOAD, members))
                 .transpose()?,
             sums: value_merges
-                .then(|| device.alloc_uninit(AT_ONCE * dim))
+                .then(|| device.alloc_uninit(ROWS_PER_DOWNLOAD * dim))
                 .transpose()?,
-            readback: Readback::new(device, AT_ONCE * dim * size_of::<f16>())?,
+            readback: Readback::new(device, ROWS_PER_DOWNLOAD * dim * size_of::<f16>())?,
         })
     }
 
@@ -97,19 +97,19 @@ impl ToHost {
         let which: Vec<(usize, Pos)> = heads
             .flat_map(|(head, kept)| kept.iter().map(move |&pos| (head, pos)))
             .collect();
-        for some in which.chunks(AT_ONCE) {
+        for some in which.chunks(ROWS_PER_DOWNLOAD) {
             let heads: Vec<u32> = some.iter().map(|&(head, _)| head as u32).collect();
             let rows: Vec<u32> = some.iter().map(|(_, pos)| pos.0).collect();
             self.heads.write(0, &heads)?;
             self.at.write(0, &rows)?;
-            let kept = GatherIndices {
+            let indices = GatherIndices {
                 positions: &self.at,
                 heads: &self.heads,
                 targets: None,
                 slots: some.len(),
             };
             for RowDownload { from, to } in &mut both {
-                device.gather_rows(from, &kept, None, &mut self.rows)?;
+                device.gather_rows(from, &indices, None, &mut self.rows)?;
                 download_rows(&self.rows, &mut self.readback, some, to)?;
             }
         }
@@ -177,11 +177,11 @@ impl ToHost {
         let sums = self.sums.as_mut().expect("a method that spreads values");
         let groups: Vec<&[ValueMerge]> = group_merges(value_merges).collect();
         let mut left = vec![0.0; groups.len() * dim];
-        let mut found = vec![0.0; AT_ONCE * dim];
+        let mut found = vec![0.0; ROWS_PER_DOWNLOAD * dim];
         // Long groups are split into pieces, one warp each.
         let groups = groups.into_iter().enumerate();
         let pieces = groups.flat_map(|(group, value_merges)| {
-            let pieces = value_merges.chunks(LEFT_TOGETHER);
+            let pieces = value_merges.chunks(MERGES_PER_WARP);
             pieces.map(move |piece| (group, piece))
         });
         let pieces: Vec<(usize, &[ValueMerge])> = pieces.collect();

@@ -61,7 +61,7 @@ impl Residual {
         })
     }
 
-    fn numbers(&self, rows: &Range<usize>) -> Range<usize> {
+    fn elements(&self, rows: &Range<usize>) -> Range<usize> {
         rows.start * self.width..rows.end * self.width
     }
 
@@ -72,7 +72,7 @@ impl Residual {
         next: &Range<usize>,
     ) -> Result<Buffer<f32>, DeviceError> {
         let (first, count) = (rows.start, rows.len());
-        let (numbers, coming) = (self.numbers(&rows), self.numbers(next));
+        let (elements, coming) = (self.elements(&rows), self.elements(next));
         let Some([a, b]) = &mut self.stages else {
             return Ok(self.rows(first, 0..count));
         };
@@ -82,7 +82,7 @@ impl Residual {
             _ => (b, a),
         };
         if stage.holds != rows {
-            stage.upload(&self.all, rows, numbers)?;
+            stage.upload(&self.all, rows, elements)?;
         }
         if let Some(upload) = &stage.upload {
             upload.order_before_later_work()?;
@@ -96,24 +96,24 @@ impl Residual {
     /// The rows `which` of the current chunk, whose first row is `first` in the stream; on the device.
     pub(super) fn rows(&self, first: usize, which: Range<usize>) -> Buffer<f32> {
         match &self.stages {
-            Some(stages) => stages[self.entered].rows.share(self.numbers(&which)),
+            Some(stages) => stages[self.entered].rows.share(self.elements(&which)),
             None => {
                 let rows = first + which.start..first + which.end;
-                self.all.share(self.numbers(&rows))
+                self.all.share(self.elements(&rows))
             }
         }
     }
 
     /// Writes back the rows `done` (the last ones) of the current chunk: the input of the next layer.
     pub(super) fn write_back(&mut self, done: Range<usize>) -> Result<(), DeviceError> {
-        let numbers = self.numbers(&done);
+        let elements = self.elements(&done);
         let Some(stages) = &mut self.stages else {
             return Ok(());
         };
         let stage = &mut stages[self.entered];
         let skip = (done.start - stage.holds.start) * self.width;
-        let from = skip..skip + numbers.len();
-        stage.write_back = Some(self.all.copy_async(numbers.start, &stage.rows, from)?);
+        let from = skip..skip + elements.len();
+        stage.write_back = Some(self.all.copy_async(elements.start, &stage.rows, from)?);
         // The stage no longer holds the uploaded rows, because the layer changed them.
         stage.holds = 0..0;
         Ok(())
@@ -148,15 +148,15 @@ impl Residual {
 }
 
 impl Stage {
-    /// Uploads `rows` of the stream, floats `numbers`. Copies run in order: a pending write-back of this
+    /// Uploads `rows` of the stream, floats `elements`. Copies run in order: a pending write-back of this
     /// stage runs first.
     fn upload(
         &mut self,
         all: &Buffer<f32>,
         rows: Range<usize>,
-        numbers: Range<usize>,
+        elements: Range<usize>,
     ) -> Result<(), DeviceError> {
-        self.upload = Some(self.rows.copy_async(0, all, numbers)?);
+        self.upload = Some(self.rows.copy_async(0, all, elements)?);
         self.holds = rows;
         Ok(())
     }

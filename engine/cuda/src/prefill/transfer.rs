@@ -12,7 +12,7 @@ use kept_vault::{RowsOf, Run, VaultRows};
 use super::CudaPrefill;
 
 /// Bytes of vault rows per upload.
-pub(super) const SENT_AT_ONCE: usize = 4 << 20;
+pub(super) const UPLOAD_BYTES: usize = 4 << 20;
 
 /// Bytes of `rows` keys and values in the vault's packed form.
 fn packed_bytes(kind: PackedRows, heads: HeadShape, rows: usize) -> usize {
@@ -21,7 +21,7 @@ fn packed_bytes(kind: PackedRows, heads: HeadShape, rows: usize) -> usize {
 
 /// Bytes of pinned host memory for vault transfers in chunks of `chunk` tokens.
 pub(crate) fn transfer_bytes(model: &Model, kind: PackedRows, chunk: usize) -> u64 {
-    (2 * SENT_AT_ONCE + 2 * packed_bytes(kind, head_shape(model), chunk)) as u64
+    (2 * UPLOAD_BYTES + 2 * packed_bytes(kind, head_shape(model), chunk)) as u64
 }
 
 /// Downloads chunks' keys and values for a vault: one chunk is written while the GPU computes the next.
@@ -152,14 +152,14 @@ impl<'a> CudaPrefill<'a> {
 
     /// Downloads the first `rows` keys and values of every head.
     pub(super) fn download_rows(&mut self, rows: usize) -> Result<(), DeviceError> {
-        let numbers = rows * self.heads.head_dim;
+        let elements = rows * self.heads.head_dim;
         let (readback, buffers) = (&mut self.row_readback, &mut self.buffers);
         for head in 0..self.heads.kv_heads {
             for (device, host) in [
                 (&self.keys, &mut buffers.keys),
                 (&self.values, &mut buffers.values),
             ] {
-                device.download_head(head, readback, &mut host.head_mut(head)[..numbers])?;
+                device.download_head(head, readback, &mut host.head_mut(head)[..elements])?;
             }
         }
         Ok(())

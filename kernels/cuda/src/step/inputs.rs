@@ -18,7 +18,7 @@ pub struct RowInputs {
     pub(super) sums: Buffer<f32>,
     /// `[width / 32]`: sums of squares, for the factor of a norm.
     pub(super) squares: Buffer<f32>,
-    /// Epsilon of the RMSNorm whose factor the numbers still lack.
+    /// Epsilon of the RMSNorm whose factor the values still lack.
     pub(crate) lacks_norm: Option<f32>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct InputsParameters {
 }
 
 impl RowInputs {
-    /// Allocates a row of `width` numbers.
+    /// Allocates a row of `width` values.
     pub fn new(device: &Device, width: usize) -> Result<Self, DeviceError> {
         Ok(Self {
             values: device.alloc_uninit(width)?,
