@@ -141,9 +141,9 @@ const HALVES: usize = 64;
 
 fn pack_f16(row: &[f32], out: &mut [u8]) {
     let mut halves = [f16::ZERO; HALVES];
-    for (numbers, out) in row.chunks(HALVES).zip(out.chunks_mut(2 * HALVES)) {
-        let halves = &mut halves[..numbers.len()];
-        halves.convert_from_f32_slice(numbers);
+    for (values, out) in row.chunks(HALVES).zip(out.chunks_mut(2 * HALVES)) {
+        let halves = &mut halves[..values.len()];
+        halves.convert_from_f32_slice(values);
         for (half, out) in halves.iter().zip(out.chunks_exact_mut(2)) {
             out.copy_from_slice(&half.to_le_bytes());
         }
@@ -152,14 +152,14 @@ fn pack_f16(row: &[f32], out: &mut [u8]) {
 
 /// As in ggml: the number with the largest magnitude in a block becomes 127 or -127, and the scale is rounded to f16.
 fn pack_q8_0(row: &[f32], out: &mut [u8]) {
-    for (numbers, out) in row.chunks(BLOCK).zip(out.chunks_exact_mut(Q8Rows::BYTES)) {
-        let largest = numbers.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+    for (values, out) in row.chunks(BLOCK).zip(out.chunks_exact_mut(Q8Rows::BYTES)) {
+        let largest = values.iter().fold(0.0f32, |most, x| most.max(x.abs()));
         let scale = largest / 127.0;
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
         let (head, body) = out.split_at_mut(2);
         head.copy_from_slice(&f16::from_f32(scale).to_le_bytes());
         for (i, out) in body.iter_mut().enumerate() {
-            let x = numbers.get(i).map_or(0.0, |x| (x * inverse).round());
+            let x = values.get(i).map_or(0.0, |x| (x * inverse).round());
             *out = (x as i8).cast_unsigned();
         }
     }
@@ -171,9 +171,9 @@ const REACHES: [f32; 5] = [8.0, 7.0, 7.5, 8.5, 9.0];
 
 /// Packs a row as q4_0; each block gets the scale of [`REACHES`] with the least squared error.
 fn pack_q4_0(row: &[f32], bytes: &mut [u8]) {
-    for (numbers, bytes) in row.chunks(BLOCK).zip(bytes.chunks_exact_mut(Q4Rows::BYTES)) {
+    for (values, bytes) in row.chunks(BLOCK).zip(bytes.chunks_exact_mut(Q4Rows::BYTES)) {
         let mut block = [0.0f32; BLOCK];
-        block[..numbers.len()].copy_from_slice(numbers);
+        block[..values.len()].copy_from_slice(values);
         let furthest = block.iter().fold(0.0f32, |most, x| most.max(x.abs()));
         // Steps reach -8 but only 7, so the sign of the scale maps the largest number to the negative side.
         let furthest = if block.contains(&furthest) {

@@ -81,16 +81,16 @@ impl MappedMatrix {
         rows: usize,
         cols: usize,
     ) -> Result<Self, MappedError> {
-        let (numbers, block_bytes) = kind.block();
-        if !cols.is_multiple_of(numbers) {
+        let (block_size, block_bytes) = kind.block();
+        if !cols.is_multiple_of(block_size) {
             return Err(MappedError::RaggedRow {
                 cols,
-                block: numbers,
+                block: block_size,
                 kind,
             });
         }
         let bytes = rows
-            .saturating_mul(cols / numbers)
+            .saturating_mul(cols / block_size)
             .saturating_mul(block_bytes);
         if start.checked_add(bytes).is_none_or(|end| end > file.len()) {
             return Err(MappedError::OutOfRange {
@@ -202,15 +202,15 @@ impl MappedMatrix {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         assert!(first + out.len() <= self.cols, "columns of {}", self.cols);
         let first = row * self.cols + first;
-        let numbers = first..first + out.len();
+        let elements = first..first + out.len();
         match self.kind {
-            WeightType::F32 => out.copy_from_slice(&self.floats::<f32>()[numbers]),
-            WeightType::F16 => f16::to_float(&self.floats::<f16>()[numbers], out),
-            WeightType::BF16 => bf16::to_float(&self.floats::<bf16>()[numbers], out),
+            WeightType::F32 => out.copy_from_slice(&self.floats::<f32>()[elements]),
+            WeightType::F16 => f16::to_float(&self.floats::<f16>()[elements], out),
+            WeightType::BF16 => bf16::to_float(&self.floats::<bf16>()[elements], out),
             kind => {
                 let (block, bytes) = kind.block();
-                assert!(numbers.start.is_multiple_of(block), "whole blocks");
-                let blocks = numbers.start / block * bytes..numbers.end / block * bytes;
+                assert!(elements.start.is_multiple_of(block), "whole blocks");
+                let blocks = elements.start / block * bytes..elements.end / block * bytes;
                 let dequantise = quantised::dequantise(kind).expect("all others are quantised");
                 dequantise(&self.bytes()[blocks], out);
             }

@@ -69,8 +69,8 @@ const MAX_MEASURE_TIME: Duration = Duration::from_millis(500);
 /// If the system refuses the memory, 5 MB.
 pub fn product_rate() -> io::Result<f64> {
     let [rows, cols] = MATRIX;
-    let (numbers, bytes) = WeightType::Q4K.block();
-    let file = MappedFile::from_bytes(&vec![0x11; rows * cols / numbers * bytes])?;
+    let (block_size, bytes) = WeightType::Q4K.block();
+    let file = MappedFile::from_bytes(&vec![0x11; rows * cols / block_size * bytes])?;
     let matrix = MappedMatrix::new(&file, 0, WeightType::Q4K, rows, cols)
         .map_err(|error| io::Error::other(error.to_string()))?;
     let mut inputs = QuantisedRows::new(TOKENS * cols);

@@ -126,15 +126,15 @@ unsafe fn half(from: *const u8) -> f32 {
 /// `bytes` covers `row.len()` numbers, and the caller runs at the level of `V`.
 #[inline(always)]
 pub(crate) unsafe fn unpack<V: Lanes, S: RowFormat>(bytes: *const u8, row: &mut [f32]) {
-    for (number, numbers) in row.chunks_mut(BLOCK).enumerate() {
+    for (number, values) in row.chunks_mut(BLOCK).enumerate() {
         // SAFETY: guaranteed by the caller; vectors and single numbers stay inside the block.
         unsafe {
             let block = bytes.add(number * S::BYTES);
-            let whole = numbers.len() - numbers.len() % V::N;
+            let whole = values.len() - values.len() % V::N;
             for first in (0..whole).step_by(V::N) {
-                S::vector::<V>(block, first).store(numbers.as_mut_ptr().add(first));
+                S::vector::<V>(block, first).store(values.as_mut_ptr().add(first));
             }
-            for (i, x) in numbers.iter_mut().enumerate().skip(whole) {
+            for (i, x) in values.iter_mut().enumerate().skip(whole) {
                 *x = S::single(block, i);
             }
         }

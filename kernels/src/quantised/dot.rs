@@ -48,8 +48,8 @@ fn plain_row<F: Format>(row: &[u8], input: Row<'_>) -> f32 {
     let mut sum = 0.0;
     for (b, block) in row.chunks_exact(F::BYTES).enumerate() {
         F::unpack(block, &mut unpacked);
-        for group in 0..F::NUMBERS / F::GROUP {
-            let at = b * F::NUMBERS + group * F::GROUP;
+        for group in 0..F::BLOCK_SIZE / F::GROUP {
+            let at = b * F::BLOCK_SIZE + group * F::GROUP;
             let quants = unpacked.quants[group * F::GROUP..][..F::GROUP].iter();
             let bytes = &input.bytes[at..at + F::GROUP];
             let products = quants

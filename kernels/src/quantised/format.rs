@@ -9,7 +9,7 @@
 
 use half::f16;
 
-/// Numbers in the largest block.
+/// Values in the largest block (`QK_K` in llama.cpp).
 pub(super) const MAX_BLOCK_SIZE: usize = 256;
 /// Scales in the block with the most groups.
 pub(super) const MAX_GROUPS: usize = 16;
@@ -33,8 +33,8 @@ impl Unpacked {
 
 /// A block storage format.
 pub(super) trait Format {
-    /// Numbers in a block.
-    const NUMBERS: usize;
+    /// Values in a block, as `ggml_blck_size`.
+    const BLOCK_SIZE: usize;
     /// Bytes of a block.
     const BYTES: usize;
     /// Numbers that share a scale: 16 or 32.
@@ -52,7 +52,7 @@ pub(super) trait Format {
 pub(super) fn dequantise<F: Format>(row: &[u8], out: &mut [f32]) {
     let mut unpacked = Unpacked::new();
     let blocks = row.chunks_exact(F::BYTES);
-    for (block, out) in blocks.zip(out.chunks_exact_mut(F::NUMBERS)) {
+    for (block, out) in blocks.zip(out.chunks_exact_mut(F::BLOCK_SIZE)) {
         F::unpack(block, &mut unpacked);
         for (i, (out, &quant)) in out.iter_mut().zip(&unpacked.quants).enumerate() {
             let group = i / F::GROUP;
@@ -110,7 +110,7 @@ macro_rules! formats {
         $(#[$doc])*
         pub(super) struct $name;
         impl Format for $name {
-            const NUMBERS: usize = $numbers;
+            const BLOCK_SIZE: usize = $numbers;
             const BYTES: usize = $bytes;
             const GROUP: usize = $group;
             const OFFSET: i32 = $offset;

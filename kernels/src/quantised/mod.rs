@@ -154,7 +154,7 @@ unsafe fn multiply_rows<F: Dots>(
         });
         return;
     }
-    let row_bytes = inputs.cols() / F::NUMBERS * F::BYTES;
+    let row_bytes = inputs.cols() / F::BLOCK_SIZE * F::BYTES;
     for first in rows.clone().step_by(ROWS) {
         // Past the end the last row is repeated; the extra results are discarded.
         let four = std::array::from_fn(|i| {

@@ -18,7 +18,7 @@ const WORTH_SHARING: usize = 1 << 16;
 /// Rows per work item.
 const ROWS_PER_ITEM: usize = 8;
 
-/// A reusable buffer of rounded rows, up to `capacity` numbers in all.
+/// A reusable buffer of rounded rows, up to `capacity` elements in all.
 pub struct QuantisedRows {
     /// `[rows, cols]`
     bytes: Vec<i8>,
@@ -42,28 +42,28 @@ pub(super) struct Row<'a> {
 }
 
 impl QuantisedRows {
-    /// Allocates a capacity of `numbers` numbers.
-    pub fn new(numbers: usize) -> Self {
+    /// Allocates a capacity of `elements` elements.
+    pub fn new(elements: usize) -> Self {
         Self {
-            bytes: vec![0; numbers],
-            scales: vec![0.0; numbers.div_ceil(BLOCK)],
-            sums: vec![0.0; numbers.div_ceil(BLOCK)],
-            byte_sums: vec![0; numbers.div_ceil(SUM)],
+            bytes: vec![0; elements],
+            scales: vec![0.0; elements.div_ceil(BLOCK)],
+            sums: vec![0.0; elements.div_ceil(BLOCK)],
+            byte_sums: vec![0; elements.div_ceil(SUM)],
             rows: 0,
             cols: 0,
         }
     }
 
-    /// Grows the capacity to at least `numbers` numbers; growing discards the contents.
-    pub fn reserve(&mut self, numbers: usize) {
-        if self.bytes.len() < numbers {
-            *self = Self::new(numbers);
+    /// Grows the capacity to at least `elements` elements; growing discards the contents.
+    pub fn reserve(&mut self, elements: usize) {
+        if self.bytes.len() < elements {
+            *self = Self::new(elements);
         }
     }
 
-    /// Bytes of a buffer with a capacity of `numbers` numbers.
-    pub fn bytes_for(numbers: usize) -> u64 {
-        (numbers + 2 * 4 * numbers.div_ceil(BLOCK) + 4 * numbers.div_ceil(SUM)) as u64
+    /// Bytes of a buffer with a capacity of `elements` elements.
+    pub fn bytes_for(elements: usize) -> u64 {
+        (elements + 2 * 4 * elements.div_ceil(BLOCK) + 4 * elements.div_ceil(SUM)) as u64
     }
 
     /// Number of rows in the buffer.
@@ -84,7 +84,7 @@ impl QuantisedRows {
         self.fill_columns(inputs, cols, 0..cols);
     }
 
-    /// Rounds `inputs [rows, columns.len()]` into the columns `columns` of rows of `cols` numbers. The other columns
+    /// Rounds `inputs [rows, columns.len()]` into the columns `columns` of rows of `cols` elements. The other columns
     /// are unchanged if the row count is unchanged. Allocates nothing.
     ///
     /// # Panics
@@ -97,13 +97,13 @@ impl QuantisedRows {
                     .iter()
                     .all(|n| n.is_multiple_of(BLOCK))
                 && inputs.len().is_multiple_of(width),
-            "{} numbers are not rows of {columns:?} of {cols}, or these not whole blocks of {BLOCK}",
+            "{} elements are not rows of {columns:?} of {cols}, or these not whole blocks of {BLOCK}",
             inputs.len()
         );
         let rows = inputs.len() / width;
         assert!(
             columns.end <= cols && rows * cols <= self.bytes.len(),
-            "{rows} rows of {columns:?} of {cols} numbers, and room for {}",
+            "{rows} rows of {columns:?} of {cols} elements, and room for {}",
             self.bytes.len()
         );
         (self.rows, self.cols) = (rows, cols);
@@ -153,7 +153,7 @@ impl QuantisedRows {
         }
     }
 
-    /// The rounded numbers of row `row`.
+    /// The rounded elements of row `row`.
     #[cfg(test)]
     pub(super) fn rounded(&self, row: usize) -> Vec<f64> {
         let row = self.row(row);

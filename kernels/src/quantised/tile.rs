@@ -58,7 +58,7 @@ unsafe fn multiply_lanes<V: Bytes, F: Format>(
     } else {
         &mut []
     };
-    let row_bytes = cols / F::NUMBERS * F::BYTES;
+    let row_bytes = cols / F::BLOCK_SIZE * F::BYTES;
     for first in rows.clone().step_by(width) {
         let count = width.min(rows.end - first);
         let blocks = &matrix[first * row_bytes..(first + count) * row_bytes];
@@ -109,14 +109,14 @@ fn unpack_rows<F: Format>(
     for (r, row) in matrix.chunks_exact(row_bytes).enumerate() {
         for (b, block) in row.chunks_exact(F::BYTES).enumerate() {
             F::unpack(block, &mut unpacked);
-            let word = b * F::NUMBERS / 4 * width + r;
-            let quants = &unpacked.quants[..F::NUMBERS.min(MAX_BLOCK_SIZE)];
+            let word = b * F::BLOCK_SIZE / 4 * width + r;
+            let quants = &unpacked.quants[..F::BLOCK_SIZE.min(MAX_BLOCK_SIZE)];
             let targets = weights[word..].iter_mut().step_by(width);
             for (target, bytes) in targets.zip(quants.as_chunks::<4>().0) {
                 *target = f32::from_bits(u32::from_le_bytes(*bytes));
             }
-            let group = b * (F::NUMBERS / F::GROUP) * width + r;
-            let groups = F::NUMBERS / F::GROUP;
+            let group = b * (F::BLOCK_SIZE / F::GROUP) * width + r;
+            let groups = F::BLOCK_SIZE / F::GROUP;
             let targets = scales[group..].iter_mut().step_by(width);
             for (target, scale) in targets.zip(&unpacked.scales[..groups]) {
                 *target = *scale;

@@ -123,15 +123,15 @@ unsafe fn products_of<V: Lanes, A: RowFormat, B: RowFormat>(
                 a.start.add(number * A::BYTES),
                 b.start.add(number * B::BYTES),
             );
-            let numbers = BLOCK.min(len - first);
-            let whole = numbers - numbers % V::N;
+            let values = BLOCK.min(len - first);
+            let whole = values - values % V::N;
             for i in (0..whole).step_by(V::N) {
                 let turn = i / V::N % 2;
                 let (x, y) = (A::vector::<V>(x, i), B::vector::<V>(y, i));
                 both[turn] = x.mul_add(y, both[turn]);
                 square[turn] = y.mul_add(y, square[turn]);
             }
-            for i in whole..numbers {
+            for i in whole..values {
                 let (x, y) = (A::single(x, i), B::single(y, i));
                 rest = [rest[0] + x * y, rest[1] + y * y];
             }
