@@ -5,7 +5,9 @@ use kept_models::Model;
 use kept_policies::PromptShape;
 
 use crate::EngineError;
-use crate::prompt::{ORDINARY_QUESTION, Prompt, PromptText, Turn, surely_too_long};
+use crate::prompt::{
+    ORDINARY_QUESTION, Prompt, PromptText, Turn, estimated_tokens, surely_too_long,
+};
 
 /// Longer texts are not tokenised if a lower bound shows that they are too long: tokenising would take many seconds.
 const COUNTED_BYTES: usize = 8 << 20;
@@ -13,10 +15,10 @@ const COUNTED_BYTES: usize = 8 << 20;
 /// Length of a document in tokens of a model, before a question is asked.
 #[derive(Debug)]
 pub struct DocumentLength {
-    /// Tokens of the document; a lower bound if it is far too long.
+    /// Tokens of the document; an estimate if it is far too long.
     pub tokens: usize,
-    /// Whether `tokens` is a lower bound.
-    pub at_least: bool,
+    /// Whether `tokens` is an estimate.
+    pub estimated: bool,
     /// Tokens of a prompt with this document and a question of ordinary length.
     pub prompt_tokens: usize,
     /// Shape of this prompt.
@@ -36,20 +38,16 @@ impl DocumentLength {
     /// # Errors
     /// An invalid tokenizer or chat template.
     pub fn new(model: &Model, document: &str) -> Result<Self, EngineError> {
-        if document.len() > COUNTED_BYTES
-            && let Some(at_least) = surely_too_long(model, document)?
-        {
+        if document.len() > COUNTED_BYTES && surely_too_long(model, document)?.is_some() {
+            let tokens = estimated_tokens(model, document)?;
             return Ok(Self {
-                tokens: at_least,
-                at_least: true,
-                prompt_tokens: at_least,
-                prompt: PromptShape::of(at_least),
+                tokens,
+                estimated: true,
+                prompt_tokens: tokens,
+                prompt: PromptShape::of(tokens),
                 begins: Vec::new(),
                 too_long: None,
-                streaming: Some(streaming_note(
-                    model,
-                    &format!("more than {at_least} tokens"),
-                )),
+                streaming: Some(streaming_note(model, &format!("about {tokens} tokens"))),
             });
         }
         let text = PromptText::new(document, ORDINARY_QUESTION);
@@ -58,7 +56,7 @@ impl DocumentLength {
         let beyond = matches!(refusal, Some(EngineError::TooLong { .. }));
         Ok(Self {
             tokens: prompt.document.len(),
-            at_least: false,
+            estimated: false,
             prompt_tokens: prompt.len(),
             prompt: prompt.shape(),
             begins: if refusal.is_none() || beyond {

@@ -29,7 +29,9 @@ use kept_models::{Message, Model, TokenizedText, Tokenizer};
 use kept_policies::PromptShape;
 
 use crate::{Earlier, EngineError};
-pub(crate) use limits::{ORDINARY_QUESTION, SMALLEST_ANSWER, surely_too_long, too_long};
+pub(crate) use limits::{
+    ORDINARY_QUESTION, SMALLEST_ANSWER, estimated_tokens, surely_too_long, too_long,
+};
 
 /// The part of the prompt that a token belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]

@@ -111,9 +111,11 @@ describe('what is compared', () => {
   })
 
   it('says how long from what the last question took', () => {
-    const facts = { prefillSeconds: 2, decodeSeconds: 1 } as Facts
-    expect(expected(facts, 4)).toEqual([9, 27])
-    expect(expected(null, 4)).toBeNull()
+    // The last question had its document from the vault: a comparison reads it.
+    const facts = { promptTokens: 200, prefillSeconds: 0.1, decodeSeconds: 1 } as Facts
+    expect(expected(facts, 100, 4)).toEqual([9, 27])
+    expect(expected(facts, undefined, 4)).toBeNull()
+    expect(expected(null, 100, 4)).toBeNull()
   })
 })
 

@@ -73,7 +73,7 @@ export function documentFacts(some: Partial<DocumentFacts> = {}): DocumentFacts 
     outline: [],
     notes: [],
     tokens: 100,
-    moreTokens: false,
+    tokensEstimated: false,
     tooLong: null,
     streaming: null,
     sample: true,

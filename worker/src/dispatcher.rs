@@ -318,12 +318,12 @@ impl Dispatcher {
 
     fn report_length(&self, counted: &Outcome<DocumentLength>) {
         let Some(model) = &self.model else { return };
-        let (tokens, at_least, refusal, streaming) = match counted {
+        let (tokens, estimated, refusal, streaming) = match counted {
             Ok(length) => {
                 let refusal = length.too_long.as_ref().map(ToString::to_string);
                 (
                     length.tokens,
-                    length.at_least,
+                    length.estimated,
                     refusal,
                     length.streaming.clone(),
                 )
@@ -332,7 +332,7 @@ impl Dispatcher {
         };
         self.output.send(&Reply::Tokens {
             tokens,
-            at_least,
+            estimated,
             context: model.facts.context,
             fits: refusal.is_none(),
             streams: refusal.is_none() && streaming.is_some(),

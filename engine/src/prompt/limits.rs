@@ -20,6 +20,22 @@ pub(crate) fn surely_too_long(model: &Model, document: &str) -> Result<Option<us
     Ok((at_least > model.config().context).then_some(at_least))
 }
 
+/// Tokens of `document`, estimated from its beginning, middle and end, to two digits.
+pub(crate) fn estimated_tokens(model: &Model, document: &str) -> Result<usize, EngineError> {
+    let tokenizer = model.tokenizer()?;
+    let last = document.len().saturating_sub(SAMPLE_BYTES);
+    let (mut tokens, mut bytes) = (0, 0);
+    for begin in [0, last / 2, last] {
+        let begin = document.floor_char_boundary(begin);
+        let end = document.floor_char_boundary(begin + SAMPLE_BYTES);
+        tokens += tokenizer.encode(&document[begin..end]).ids.len();
+        bytes += end - begin;
+    }
+    let tokens = (document.len() as f64 * tokens as f64 / bytes.max(1) as f64) as usize;
+    let unit = 10usize.pow(tokens.max(10).ilog10() - 1);
+    Ok(tokens / unit * unit)
+}
+
 /// The error for a document that is too long, with how much of it would fit; `around` tokens of the prompt are not
 /// the document's.
 pub(crate) fn too_long(
@@ -29,10 +45,7 @@ pub(crate) fn too_long(
     around: usize,
 ) -> Result<EngineError, EngineError> {
     let context = model.config().context;
-    let mut end = document.len().min(SAMPLE_BYTES);
-    while !document.is_char_boundary(end) {
-        end -= 1;
-    }
+    let end = document.floor_char_boundary(SAMPLE_BYTES);
     let sample = model.tokenizer()?.encode(&document[..end]).ids.len().max(1);
     let space = context.saturating_sub(around.max(64) + SMALLEST_ANSWER);
     let bytes = end * space / sample;

@@ -71,8 +71,8 @@ pub struct DocumentFacts {
     pub notes: Vec<String>,
     /// Tokens for the open model; `None` until counted.
     pub tokens: Option<usize>,
-    /// It has more tokens than `tokens`: the count was stopped because the document is far too long.
-    pub more_tokens: bool,
+    /// `tokens` is estimated from samples of the text: counting a document that is far too long would take long.
+    pub tokens_estimated: bool,
     /// A sentence if the open model cannot read the document at all.
     pub too_long: Option<String>,
     /// A sentence if the document exceeds the open model's context length and is read in streaming mode.

@@ -50,10 +50,10 @@ pub fn chosen(chosen: &Chosen, tokens: usize, sample: bool) -> String {
 }
 
 /// The document exceeds the model's context length; displayed before prefill.
-pub fn streams(tokens: usize, more: bool, model: &str, context: usize) -> String {
-    let more = if more { "more than " } else { "" };
+pub fn streams(tokens: usize, estimated: bool, model: &str, context: usize) -> String {
+    let about = if estimated { "about " } else { "" };
     format!(
-        "This document has {more}{} tokens (pieces of words), and {model} takes {} at once. It is read in pieces, and the model forgets as it goes, so answers may miss things. A model with a longer context reads it whole.",
+        "This document has {about}{} tokens (pieces of words), and {model} takes {} at once. It is read in pieces, and the model forgets as it goes, so answers may miss things. A model with a longer context reads it whole.",
         count(tokens),
         count(context)
     )

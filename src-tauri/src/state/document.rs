@@ -97,7 +97,7 @@ impl OpenDocument {
                 .map(|note| messages::about_file(&info.name, note))
                 .collect(),
             tokens: None,
-            more_tokens: false,
+            tokens_estimated: false,
             too_long: None,
             streaming: None,
             sample,

@@ -438,7 +438,7 @@ impl AppState {
     pub(super) fn tokens_counted(
         &mut self,
         tokens: usize,
-        more_tokens: bool,
+        tokens_estimated: bool,
         refusal: Option<String>,
         context: Option<usize>,
     ) {
@@ -451,9 +451,9 @@ impl AppState {
         };
         let document = &mut Arc::make_mut(document).facts;
         document.tokens = Some(tokens);
-        document.more_tokens = more_tokens;
+        document.tokens_estimated = tokens_estimated;
         document.too_long = refusal;
-        let streams = |context| messages::streams(tokens, more_tokens, &model, context);
+        let streams = |context| messages::streams(tokens, tokens_estimated, &model, context);
         document.streaming = context.map(streams);
         self.emit_document();
     }
@@ -468,7 +468,7 @@ impl AppState {
         }
         let document = &mut Arc::make_mut(document).facts;
         document.tokens = None;
-        document.more_tokens = false;
+        document.tokens_estimated = false;
         document.too_long = None;
         document.streaming = None;
         self.emit_document();

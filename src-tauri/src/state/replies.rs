@@ -38,7 +38,7 @@ impl AppState {
             } => self.document_arrived(document, text(bytes)?, languages),
             Reply::Tokens {
                 tokens,
-                at_least,
+                estimated,
                 context,
                 fits,
                 message,
@@ -47,7 +47,7 @@ impl AppState {
                 let refusal = message.filter(|_| !fits);
                 let refusal = refusal.map(|message| as_sentence(&message));
                 let context = streams.then_some(context);
-                self.tokens_counted(tokens, at_least, refusal, context);
+                self.tokens_counted(tokens, estimated, refusal, context);
             }
             Reply::Inspected { ticket, inspection } => self.inspected(ticket, Ok(*inspection)),
             Reply::Estimate { ticket, estimate } => self.estimated(ticket, Ok(estimate)),

@@ -99,12 +99,14 @@ export function runsOf(entries: readonly Entry[], budgets: readonly string[]): C
 
 /**
  * Lower and upper bound, in seconds, of `runs` runs: all share one prefill and give the full cache's answer, or each
- * runs prefill for itself and a second time for its own answer.
+ * runs prefill for itself and a second time for its own answer. `speed` is the model's in tokens per second, where it
+ * is known: comparisons read the whole prompt, a question may have had it from the vault.
  */
-export function expected(facts: Facts | null, runs: number): [number, number] | null {
-  if (!facts || facts.prefillSeconds <= 0) return null
-  const { prefillSeconds, decodeSeconds } = facts
-  return [2 * prefillSeconds + (runs + 1) * decodeSeconds, (prefillSeconds + decodeSeconds) * (2 * runs + 1)]
+export function expected(facts: Facts | null, speed: number | undefined, runs: number): [number, number] | null {
+  if (!facts || speed === undefined) return null
+  const { promptTokens, decodeSeconds } = facts
+  const read = promptTokens / speed
+  return [2 * read + (runs + 1) * decodeSeconds, (read + decodeSeconds) * (2 * runs + 1)]
 }
 
 /** Seconds left, by the mean of the finished runs; null before the first. */

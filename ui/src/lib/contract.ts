@@ -337,9 +337,9 @@ notes: Array<string>,
  */
 tokens: number | null, 
 /**
- * It has more tokens than `tokens`: the count was stopped because the document is far too long.
+ * `tokens` is estimated from samples of the text: counting a document that is far too long would take long.
  */
-moreTokens: boolean, 
+tokensEstimated: boolean, 
 /**
  * A sentence if the open model cannot read the document at all.
  */

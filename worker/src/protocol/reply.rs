@@ -57,10 +57,10 @@ pub enum Reply {
     /// Length of the open document in tokens of the open model. Sent when both are open, and again when either
     /// changes.
     Tokens {
-        /// Tokens of the document; a lower bound if it is far too long.
+        /// Tokens of the document; an estimate if it is far too long.
         tokens: usize,
-        /// Whether `tokens` is a lower bound.
-        at_least: bool,
+        /// Whether `tokens` is an estimate.
+        estimated: bool,
         /// Context length, in tokens.
         context: usize,
         /// Whether a question can be asked.

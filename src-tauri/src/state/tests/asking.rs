@@ -196,7 +196,7 @@ fn what_cannot_be_asked_is_refused_with_a_sentence() {
     assert!(ask(&mut story, "Why?", "snapkv", Some("much")).contains("Budget 'much'"));
     story.hear(Reply::Tokens {
         tokens: 9999,
-        at_least: true,
+        estimated: true,
         context: 2048,
         fits: false,
         message: Some("sample.txt is too long for mini".into()),

@@ -294,7 +294,7 @@ fn closing_a_document_empties_the_state() {
     );
     story.hear(Reply::Tokens {
         tokens: 5,
-        at_least: false,
+        estimated: false,
         context: 9,
         fits: true,
         message: None,
@@ -308,7 +308,7 @@ fn tokens_are_told_and_forgotten_with_the_model() {
     let mut story = Story::ready();
     story.hear(Reply::Tokens {
         tokens: 1234,
-        at_least: false,
+        estimated: false,
         context: 2048,
         fits: true,
         message: None,
@@ -347,12 +347,12 @@ fn a_file_that_slipped_does_not_cost_the_answer_that_is_being_written() {
 }
 
 #[test]
-fn a_document_far_too_long_has_more_tokens_than_were_counted() {
+fn tokens_of_a_document_far_too_long_are_estimated() {
     let mut story = Story::ready();
-    for at_least in [true, false] {
+    for estimated in [true, false] {
         story.hear(Reply::Tokens {
             tokens: 36_693,
-            at_least,
+            estimated,
             context: 2048,
             fits: false,
             message: Some("it is too long".into()),
@@ -360,8 +360,8 @@ fn a_document_far_too_long_has_more_tokens_than_were_counted() {
         });
         let document = story.document().expect("a document");
         assert_eq!(
-            (document.tokens, document.more_tokens),
-            (Some(36_693), at_least)
+            (document.tokens, document.tokens_estimated),
+            (Some(36_693), estimated)
         );
     }
 }

@@ -9,7 +9,7 @@ use crate::contract::ReadAhead;
 fn tokens(tokens: usize) -> Reply {
     Reply::Tokens {
         tokens,
-        at_least: false,
+        estimated: false,
         context: 32_768,
         fits: true,
         message: None,
@@ -230,7 +230,7 @@ fn a_document_beyond_the_context_is_read_for_the_questions_to_come() {
     let mut story = Story::ready();
     let streamed = || Reply::Tokens {
         tokens: 90_000,
-        at_least: false,
+        estimated: false,
         context: 32_768,
         fits: true,
         message: Some("it is long".into()),

@@ -122,7 +122,7 @@ fn without_a_written_vault_nothing_says_that_later_questions_are_fast() {
     let mut story = Story::ready();
     story.hear(Reply::Tokens {
         tokens: 1000,
-        at_least: false,
+        estimated: false,
         context: 8192,
         fits: true,
         message: None,
@@ -177,7 +177,7 @@ fn without_a_written_vault_nothing_says_that_later_questions_are_fast() {
 fn long(story: &mut Story) {
     story.hear(Reply::Tokens {
         tokens: 120_000,
-        at_least: true,
+        estimated: true,
         context: 8192,
         fits: true,
         message: Some("how it will be read".into()),

@@ -152,7 +152,7 @@ fn a_document_beyond_the_context_length_is_announced() {
         match worker.next().0 {
             Reply::Tokens {
                 tokens,
-                at_least,
+                estimated: rough,
                 context,
                 fits,
                 message,
@@ -160,7 +160,7 @@ fn a_document_beyond_the_context_length_is_announced() {
             } => {
                 assert!(fits && streams && tokens > context, "{tokens} {context}");
                 // Four samples are counted completely.
-                assert!(!at_least, "{tokens}");
+                assert!(!rough, "{tokens}");
                 let said = message.expect("how it will be read");
                 assert!(
                     said.contains("streaming mode, which is approximate"),
