@@ -104,7 +104,7 @@ class Model:
         cache: str | None = None,
         vault: bool | str | os.PathLike = False,
         turns: Sequence[tuple[str, str]] = (),
-        max_tokens: int = 0,
+        max_tokens: int | None = None,
         temperature: float = 0.0,
         top_p: float | None = None,
         seed: int = 0,
@@ -126,7 +126,6 @@ class Model:
         if not isinstance(document, Document):
             document = Document(document)
         watcher = Watcher(_telling(on_text, on_progress))
-        places = {False: None, True: b""}
         asked = Question(
             question=_text("question", question),
             turns=(Turn * len(turns))(*(Turn(_text("turns", q), _text("turns", a)) for q, a in turns)),
@@ -135,8 +134,8 @@ class Model:
             budget=_written(budget),
             memory=_written(memory),
             cache=_written(cache),
-            vault=places[vault] if isinstance(vault, bool) else os.fsencode(vault),
-            max_tokens=_whole("max_tokens", max_tokens),
+            vault=_vault(vault),
+            max_tokens=0 if max_tokens is None else _whole("max_tokens", max_tokens, 1),
             temperature=temperature,
             top_p=top_p or 0.0,
             seed=_whole("seed", seed),
@@ -170,10 +169,18 @@ def _text(name: str, value: str) -> bytes:
     return value.encode()
 
 
-def _whole(name: str, value: int) -> int:
-    if not isinstance(value, Integral) or not 0 <= value < 2**64:
-        raise KeptError(f"{name}={value!r} is not a whole number from 0 to {2**64 - 1}")
+def _whole(name: str, value: int, least: int = 0) -> int:
+    if not isinstance(value, Integral) or not least <= value < 2**64:
+        raise KeptError(f"{name}={value!r} is not a whole number from {least} to {2**64 - 1}")
     return int(value)
+
+
+def _vault(value: bool | str | os.PathLike) -> bytes | None:
+    if isinstance(value, bool):
+        return b"" if value else None
+    if value in ("off", "q8_0", "f16"):
+        raise KeptError(f"vault={value!r} is no folder: leave it out for no vault, or give True for that of `kept ask`")
+    return os.fsencode(value)
 
 
 def _written(value: object | None) -> bytes | None:
