@@ -86,6 +86,8 @@ pub(crate) enum ApiError {
     NoFile(String),
     #[error("the upload is broken off or no form: {0}")]
     Upload(#[from] MultipartError),
+    #[error("send the file as multipart/form-data with a boundary, in a part named \"file\"")]
+    NoForm,
     #[error("the upload has no part named \"file\" with a file name")]
     NoUpload,
     #[error(
@@ -128,7 +130,7 @@ impl ApiError {
             }
             Self::NoFile(_) => (StatusCode::NOT_FOUND, "file_not_found"),
             Self::Upload(error) => (error.status(), "invalid_upload"),
-            Self::NoUpload => (StatusCode::BAD_REQUEST, "invalid_upload"),
+            Self::NoForm | Self::NoUpload => (StatusCode::BAD_REQUEST, "invalid_upload"),
             Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "file_too_large"),
             Self::Document(_) => (StatusCode::BAD_REQUEST, "unreadable_document"),
             Self::Busy(_) => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),

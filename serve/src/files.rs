@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Json;
+use axum::extract::multipart::MultipartRejection;
 use axum::extract::{Multipart, Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
@@ -134,8 +135,9 @@ impl Upload {
 /// `POST /v1/files`: a form with the parts `file`, `purpose`, and where needed `password` and `recognise`.
 pub(crate) async fn upload(
     State(server): State<Arc<Server>>,
-    mut form: Multipart,
+    form: Result<Multipart, MultipartRejection>,
 ) -> Result<Json<Value>, ApiError> {
+    let mut form = form.map_err(|_| ApiError::NoForm)?;
     let (mut file, mut purpose) = (None, "user_data".to_owned());
     let mut upload = Upload::default();
     while let Some(mut part) = form.next_field().await? {

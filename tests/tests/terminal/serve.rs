@@ -621,12 +621,18 @@ fn an_error_names_its_field_and_a_wrong_method_what_is_possible() {
 }
 
 #[test]
-fn a_picture_a_port_in_use_and_a_short_token_are_refused() {
+fn a_picture_no_form_a_port_in_use_and_a_short_token_are_refused() {
     let server = Server::start(&[]);
     let (status, error) = server.upload("photo.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0");
     assert_eq!(
         (status, &error["error"]["code"]),
         (400, &json!("unreadable_document"))
+    );
+    let (status, error) = server.send("POST", "/v1/files", &[], b"no form");
+    let error: Value = serde_json::from_str(&error).expect("JSON");
+    assert_eq!(
+        (status, &error["error"]["code"]),
+        (400, &json!("invalid_upload"))
     );
     let port = server.address.rsplit(':').next().expect("a port");
     kept(["serve", "--model", "mini", "--port", port]).refused(&["port", "in use", "--port"]);
