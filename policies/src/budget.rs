@@ -48,16 +48,19 @@ impl Budget {
     }
 }
 
-const UNITS: [(&str, u64); 9] = [
+const UNITS: [(&str, u64); 12] = [
     ("kib", 1 << 10),
     ("mib", 1 << 20),
     ("gib", 1 << 30),
+    ("tib", 1 << 40),
     ("kb", 1_000),
     ("mb", 1_000_000),
     ("gb", 1_000_000_000),
+    ("tb", 1_000_000_000_000),
     ("k", 1 << 10),
     ("m", 1 << 20),
     ("g", 1 << 30),
+    ("t", 1 << 40),
 ];
 
 impl FromStr for Budget {
@@ -130,6 +133,7 @@ mod tests {
         assert_eq!(" 2.5 % ".parse(), Ok(Budget::Share(0.025)));
         assert_eq!("512MiB".parse(), Ok(Budget::Bytes(512 << 20)));
         assert_eq!("1.5 gb".parse(), Ok(Budget::Bytes(1_500_000_000)));
+        assert_eq!("1TB".parse(), Ok(Budget::Bytes(1_000_000_000_000)));
     }
 
     #[test]
@@ -144,7 +148,7 @@ mod tests {
             "120%".parse::<Budget>(),
             Err(PolicyError::BudgetShare("120%".into()))
         );
-        for nonsense in ["", "-5", "ten", "5TiB", "nan%", "inf", "1.5"] {
+        for nonsense in ["", "-5", "ten", "5XiB", "nan%", "inf", "1.5"] {
             assert_eq!(
                 nonsense.parse::<Budget>(),
                 Err(PolicyError::BudgetText(nonsense.into()))
