@@ -191,12 +191,10 @@ impl EngineArguments {
         Ok(method)
     }
 
-    /// The method for a document: the named one, or `auto`. Parameters without a method are those of snapkv.
+    /// The method for a document: the named one, or `auto`.
     pub fn method_or_auto(&self) -> anyhow::Result<MethodSpec> {
         let named: Option<MethodSpec> = self.method.as_deref().map(str::parse).transpose()?;
-        let auto = named
-            .as_ref()
-            .map_or(self.set.is_empty(), |method| method.name == AUTO);
+        let auto = named.as_ref().is_none_or(|method| method.name == AUTO);
         if !auto {
             return self.method();
         }

@@ -9,7 +9,7 @@ use kept_engine::documents::{Document, DocumentError, Recognition};
 use kept_engine::kernels::Stop;
 use kept_engine::vault::{VaultUse, Vaults};
 use kept_engine::{
-    Answer, AnswerReport, Ask, Chosen, Citation, Engine, Event, Finish, Note, Source,
+    Answer, AnswerReport, Ask, Chosen, Citation, Engine, EngineError, Event, Finish, Note, Source,
 };
 use serde::Serialize;
 
@@ -100,6 +100,9 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
         };
         asker.report(&ask, &answered)?;
         written?;
+        if answered.answer.report.finish == Finish::Stopped {
+            return Err(EngineError::Stopped.into());
+        }
         if let Some(error) = answered.unprinted {
             return Err(error);
         }
@@ -418,7 +421,7 @@ fn summary(
         Finish::End => {}
         Finish::Length => text += "note: the answer reached --max-tokens\n",
         Finish::Context => text += "note: the answer reached the end of the model's context\n",
-        Finish::Stopped => text += "note: stopped\n",
+        Finish::Stopped => text += "note: the answer was stopped before its end\n",
         Finish::Repetition => {
             text += "note: the answer began to repeat itself and was stopped; ask in other words, or set --repeat-penalty 1.1\n";
         }

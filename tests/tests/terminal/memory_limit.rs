@@ -2,8 +2,10 @@
 //! is refused with the missing amount, and a failed allocation ends in an error message.
 
 use std::ffi::OsString;
+#[cfg(unix)]
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use kept_models::testing::TinyLlama;
 use kept_tests::golden;
@@ -307,6 +309,35 @@ fn the_automatic_choice_states_its_reason() {
         reason.contains("every part of a text") && reason.contains("perplexity"),
         "{reason}"
     );
+}
+
+/// Ctrl-C while an answer is written prints what there is and ends with 130.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_in_an_answer_is_a_failure() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut run = Command::new(program())
+        .args(["ask", "--question", "What?", "--max-tokens", "100000"])
+        .args(["--temperature", "9", "--vault", "off", "--document"])
+        .arg(part(folder.path()))
+        .arg("--model")
+        .arg(model(folder.path()))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut first = [0];
+    let mut answer = run.stdout.take().expect("a pipe");
+    answer.read_exact(&mut first).expect("an answer begins");
+    let process = run.id().to_string();
+    let sent = Command::new("kill").args(["-INT", &process]).status();
+    assert!(sent.expect("kill runs").success());
+    let mut rest = Vec::new();
+    answer.read_to_end(&mut rest).expect("the answer ends");
+    let output = run.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("stopped before its end"), "{said}");
 }
 
 /// A failed allocation ends the program with an exit code and a message, never by a signal.
