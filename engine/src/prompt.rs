@@ -86,6 +86,8 @@ pub struct PromptText<'a> {
     pub thinking: bool,
     /// What stands around the texts.
     pub form: PromptForm,
+    /// Longest answer, in tokens, for which earlier turns give way; at most a part of the context length.
+    pub max_new_tokens: usize,
 }
 
 /// What stands around the texts of a prompt.
@@ -109,6 +111,7 @@ impl<'a> PromptText<'a> {
             question,
             thinking: false,
             form: PromptForm::default(),
+            max_new_tokens: usize::MAX,
         }
     }
 }
@@ -153,8 +156,8 @@ fn mark(index: usize) -> String {
     format!("{MARK_OPENS}{index}{MARK_CLOSES}")
 }
 
-/// Part of the context length that a conversation leaves for the answer, as 1 / `ANSWER_PART`: the oldest turns give
-/// way to it.
+/// The most of the context length that a conversation leaves for the answer, as 1 / `ANSWER_PART`: the oldest turns
+/// give way to it.
 const ANSWER_PART: usize = 8;
 
 impl Prompt {
@@ -214,7 +217,8 @@ impl Prompt {
         stop: &Stop,
     ) -> Result<Self, EngineError> {
         let context = model.config().context;
-        let answer = SMALLEST_ANSWER.max(context / ANSWER_PART);
+        let answer = text.max_new_tokens.min(context / ANSWER_PART);
+        let answer = answer.max(SMALLEST_ANSWER);
         let mut left_out = 0;
         loop {
             let shorter = PromptText {

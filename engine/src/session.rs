@@ -50,6 +50,7 @@ impl<'a> Ask<'a> {
         PromptText {
             turns: self.turns,
             thinking: self.thinking,
+            max_new_tokens: self.max_tokens,
             ..PromptText::new(&self.document.text, self.question)
         }
     }

@@ -205,12 +205,20 @@ fn turns_beyond_the_context_are_left_out_oldest_first() {
     // One turn more does not fit.
     let text = PromptText {
         turns: &turns[20 - seen - 1..],
+        max_new_tokens: 4,
         ..PromptText::new(&document.text, "And now?")
     };
     let model = engine.model();
     let longer = Prompt::of(model, &text, &Stop::new()).expect("a prompt");
     assert_eq!((longer.turns.len(), longer.turns_left_out), (seen, 1));
     assert_eq!(longer.ids, answer.prompt.ids);
+    // A longer answer leaves fewer tokens for turns.
+    let longest = PromptText {
+        max_new_tokens: usize::MAX,
+        ..text
+    };
+    let shorter = Prompt::of(model, &longest, &Stop::new()).expect("a prompt");
+    assert!(shorter.turns.len() < seen && shorter.len() <= context - context / 8);
     let shown = longer.render(model, &text);
     let shown = shown.expect("a prompt");
     assert!(
