@@ -199,7 +199,7 @@ fn ask(
         .context("the text is too short")?;
     let asked: Vec<_> = runs.iter().map(Run::pair).collect();
     let text = PromptText::new(&needle.document, &needle.question);
-    let answers = engine.ask_each(&text, &asked, ANSWER_TOKENS, &mut |_| {}, stop)?;
+    let answers = engine.ask_each(&text, &asked, ANSWER_TOKENS, None, &mut |_| {}, stop)?;
     let mut found = Vec::new();
     for (run, text) in runs.iter().zip(answers.texts) {
         let (answer, refused) = match text {

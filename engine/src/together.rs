@@ -34,6 +34,8 @@ pub struct PromptContext<'a> {
     pub rope: RopeTable,
     /// Length limit of the answer, in tokens.
     pub max_new_tokens: usize,
+    /// A text that ends the answer when it is written.
+    pub until: Option<&'a str>,
 }
 
 impl<'a> PromptContext<'a> {
@@ -45,6 +47,7 @@ impl<'a> PromptContext<'a> {
             prompt,
             rope: RopeTable::new(engine.model().config(), positions),
             max_new_tokens,
+            until: None,
         }
     }
 }
@@ -54,8 +57,8 @@ type Then<'a, E> =
     dyn FnMut(usize, Result<(Plan, PrefillOutcome), EngineError>) -> Result<(), E> + 'a;
 
 impl Engine {
-    /// Prefills `text`; each of `runs` cuts it and answers greedily in up to `max_tokens` tokens, exactly as with
-    /// [`Engine::ask`]. Runs share a prefill as long as their caches together are no larger than the
+    /// Prefills `text`; each of `runs` cuts it and answers greedily in up to `max_tokens` tokens, or up to the text
+    /// `until`, exactly as with [`Engine::ask`]. Runs share a prefill as long as their caches together are no larger than the
     /// full cache, or 256 MiB, so that memory stays close to that of one run.
     ///
     /// # Errors
@@ -65,11 +68,15 @@ impl Engine {
         text: &PromptText<'_>,
         runs: &[(MethodSpec, Budget)],
         max_tokens: usize,
+        until: Option<&str>,
         on_event: &mut dyn FnMut(Event),
         stop: &Stop,
     ) -> Result<Answers, EngineError> {
         let prompt = Prompt::of(self.model(), text, stop)?;
-        let context = PromptContext::new(self, &prompt, max_tokens);
+        let context = PromptContext {
+            until,
+            ..PromptContext::new(self, &prompt, max_tokens)
+        };
         let mut texts = Vec::with_capacity(runs.len());
         let mut readings = 0;
         let mut left = runs;
@@ -179,7 +186,8 @@ impl Engine {
         let (evictor, cache) = (outcome.evictor, outcome.cache);
         let mut decoder = Decoder::new(self.model(), &context.rope, evictor, cache)?;
         let first = decoder.logits_of(&outcome.hidden)?.to_vec();
-        let answer = decoder.answer_greedily(&first, context.max_new_tokens, &mut |_| {}, stop)?;
+        let (most, until) = (context.max_new_tokens, context.until);
+        let answer = decoder.answer_greedily(&first, most, until, &mut |_| {}, stop)?;
         Ok(answer.text)
     }
 }
@@ -195,8 +203,8 @@ pub struct GreedyAnswer {
 }
 
 impl Decoder<'_> {
-    /// Decodes the answer of up to `max_new_tokens` tokens whose first one has the logits `first`. `seen` receives the
-    /// logits after each token.
+    /// Decodes the answer of up to `max_new_tokens` tokens, or up to the text `until`, whose first token has the logits
+    /// `first`. `seen` receives the logits after each token.
     ///
     /// # Errors
     /// [`EngineError::Stopped`], [`EngineError::NotANumber`], and those of [`Decoder::step`].
@@ -204,6 +212,7 @@ impl Decoder<'_> {
         &mut self,
         first: &[f32],
         max_new_tokens: usize,
+        until: Option<&str>,
         seen: &mut dyn FnMut(&[f32]),
         stop: &Stop,
     ) -> Result<GreedyAnswer, EngineError> {
@@ -226,6 +235,9 @@ impl Decoder<'_> {
             stop.check()?;
             ids.push(token);
             stream.push(tokenizer, token, &mut text);
+            if until.is_some_and(|until| text.contains(until)) {
+                break Finish::End;
+            }
             logits = self.step(token, None)?;
             seen(logits);
             if repetition.push(token) {

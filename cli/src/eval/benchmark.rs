@@ -166,7 +166,8 @@ fn ask(
     );
     let case = case.within(engine, length, stop)?;
     let asked: Vec<_> = runs.iter().map(Run::pair).collect();
-    let answers = engine.ask_each(&case.text(), &asked, case.max_tokens, &mut |_| {}, stop)?;
+    let (text, most) = (case.text(), case.max_tokens);
+    let answers = engine.ask_each(&text, &asked, most, case.until, &mut |_| {}, stop)?;
     let mut scores = Vec::with_capacity(runs.len());
     for (run, text) in runs.iter().zip(answers.texts) {
         let (answer, refused) = match text {

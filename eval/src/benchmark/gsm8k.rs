@@ -1,5 +1,6 @@
 //! GSM8K (Cobbe et al., 2021): arithmetic word problems behind solved examples, which are the text that methods compress,
-//! as in ChunkKV's tables 6 and 7.
+//! as in ChunkKV's tables 6 and 7. The model continues the examples, without a chat template: in one it solves the problem
+//! in its own way, and the examples do not matter.
 
 use std::path::Path;
 
@@ -24,12 +25,15 @@ struct Problem {
 
 const LAYOUT: &str = "give a folder with GSM8K's train.jsonl and test.jsonl (grade_school_math/data in its repository)";
 
+/// How a further problem begins, with which a model goes on after its solution.
+const NEXT: &str = "Question:";
+
 /// What stands before the result of a solution.
 const RESULT: &str = "####";
 
 impl Gsm8k {
-    /// Longest answer, in tokens: the longest solution of the test set has about 300.
-    pub const MAX_TOKENS: usize = 320;
+    /// Longest answer, in tokens.
+    pub const MAX_TOKENS: usize = 256;
 
     /// Reads `train.jsonl` and `test.jsonl` of `folder`.
     ///
@@ -64,9 +68,10 @@ impl Gsm8k {
             .map(|problem| Case {
                 task: "gsm8k",
                 document: document.clone(),
-                question: format!("Question: {}\nAnswer:", problem.question.trim()),
-                form: PromptForm::Chat,
+                question: format!("{NEXT} {}\nAnswer:", problem.question.trim()),
+                form: PromptForm::Plain,
                 max_tokens: Self::MAX_TOKENS,
+                until: Some(NEXT),
                 answers: problem.result().into_iter().map(str::to_owned).collect(),
                 scoring: Scoring::Number,
             })
@@ -97,14 +102,14 @@ impl Problem {
             solution.replace_range(from..to + 2, "");
         }
         let question = self.question.trim();
-        format!("Question: {question}\nAnswer: {solution}\nThe answer is {result}.\n\n")
+        format!("{NEXT} {question}\nAnswer: {solution}\nThe answer is {result}.\n\n")
     }
 }
 
 /// 1 if the answer's result is the accepted one: the number behind its last "answer is", else its last number. What
 /// follows a further question of the model's own does not count.
 pub(super) fn score(answer: &str, accepted: &[String]) -> f64 {
-    let answer = answer.split("Question:").next().unwrap_or_default();
+    let answer = answer.split(NEXT).next().unwrap_or_default();
     let named = answer.rsplit_once("answer is");
     let result = named
         .and_then(|(_, rest)| number(rest))

@@ -137,6 +137,8 @@ impl LongBench {
                 false => PromptForm::Chat,
             },
             max_tokens,
+            // Only the first line counts, and models go on with a dialogue of their own.
+            until: (task == "samsum").then_some("\nDialogue"),
             answers: line.answers,
             scoring: Scoring::LongBench {
                 metric,

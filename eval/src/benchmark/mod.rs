@@ -29,6 +29,8 @@ pub struct Case {
     pub form: PromptForm,
     /// Longest answer, in tokens.
     pub max_tokens: usize,
+    /// A text that ends the answer when it is written.
+    pub until: Option<&'static str>,
     /// Accepted answers.
     pub answers: Vec<String>,
     scoring: Scoring,

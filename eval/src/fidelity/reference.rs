@@ -81,7 +81,7 @@ impl Reference {
         let decoding = Instant::now();
         let first = logits.clone();
         let mut seen = |next: &[f32]| logits.extend_from_slice(next);
-        let greedy = decoder.answer_greedily(&first, max_new_tokens, &mut seen, stop)?;
+        let greedy = decoder.answer_greedily(&first, max_new_tokens, None, &mut seen, stop)?;
         let decoding = decoding.elapsed();
         let cache = decoder.into_cache();
         let recorded = observer.take_recorded();

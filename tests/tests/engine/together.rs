@@ -125,7 +125,7 @@ fn answers_on_a_shared_prefill_equal_separate_answers() {
     let runs: Vec<_> = names.iter().zip(budgets).map(|(n, b)| run(n, b)).collect();
     let text = PromptText::new(&document.text, question);
     let answers = engine
-        .ask_each(&text, &runs, 24, &mut |_| (), &Stop::new())
+        .ask_each(&text, &runs, 24, None, &mut |_| (), &Stop::new())
         .expect("answers");
     assert_eq!(answers.readings, 1, "the built-in model is small");
     for ((method, budget), found) in runs.iter().zip(&answers.texts) {

@@ -1,5 +1,6 @@
 //! The program `kept`, as a user runs it.
 
+mod benchmarks;
 mod chat;
 mod commands;
 mod compare;
