@@ -123,7 +123,7 @@ pub fn print(document: &Document, answer: &Answer, colored: bool) -> anyhow::Res
         bytes(answer.report.kv_bytes),
         bytes(answer.report.kv_bytes_full),
         count(answer.map.mean_rows().round() as usize),
-        answer.map.cut_layers().count(),
+        answer.map.compressed_layers().count(),
     );
     let sliding = answer.map.windows.iter().flatten().count();
     if sliding > 0 {

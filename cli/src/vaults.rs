@@ -1,6 +1,6 @@
 //! `kept vaults`: fills, lists and removes the documents stored on disk.
 
-use kept_engine::vault::{Holds, VaultEntry, VaultFolder, Vaults};
+use kept_engine::vault::{VaultContent, VaultEntry, VaultFolder, Vaults};
 use kept_engine::{AUTO, Engine, MethodSpec, Note, Progress, ReadRequest};
 use serde_json::{Value, json};
 
@@ -34,12 +34,12 @@ fn as_json(entry: &VaultEntry) -> Value {
         "model": entry.model,
         "tokens": entry.tokens,
         "kind": entry.holds.as_ref().map(|holds| match holds {
-            Holds::Rows(kind) | Holds::Turns(kind) => kind.name(),
-            Holds::End(_) => "end",
+            VaultContent::Rows(kind) | VaultContent::Turns(kind) => kind.name(),
+            VaultContent::Checkpoint(_) => "end",
         }),
-        "conversation": matches!(entry.holds, Some(Holds::Turns(_))),
+        "conversation": matches!(entry.holds, Some(VaultContent::Turns(_))),
         "streamed": match &entry.holds {
-            Some(Holds::End(how)) => Some(how),
+            Some(VaultContent::Checkpoint(how)) => Some(how),
             _ => None,
         },
         "bytes": entry.bytes,
@@ -124,9 +124,9 @@ pub fn list(arguments: &VaultsArguments) -> anyhow::Result<()> {
                 count(entry.tokens),
                 bytes(entry.bytes),
                 match &entry.holds {
-                    Some(Holds::Rows(kind)) => kind.name().to_owned(),
-                    Some(Holds::Turns(kind)) => format!("a conversation, {}", kind.name()),
-                    Some(Holds::End(how)) => format!("its end, {how}"),
+                    Some(VaultContent::Rows(kind)) => kind.name().to_owned(),
+                    Some(VaultContent::Turns(kind)) => format!("a conversation, {}", kind.name()),
+                    Some(VaultContent::Checkpoint(how)) => format!("its end, {how}"),
                     None => String::new(),
                 },
             ),

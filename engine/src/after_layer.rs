@@ -39,7 +39,7 @@ pub struct AfterLayer<'s> {
     record: Option<&'s mut EvictionRecorder>,
     q_heads: usize,
     /// Layers of the method so far.
-    cut_layers: usize,
+    compressed_layers: usize,
 }
 
 /// A method's choice of rows to evict from a layer after a token.
@@ -84,7 +84,7 @@ impl<'s> AfterLayer<'s> {
             scratch,
             record,
             q_heads,
-            cut_layers: 0,
+            compressed_layers: 0,
         }
     }
 
@@ -95,21 +95,21 @@ impl<'s> AfterLayer<'s> {
         attention: &LayerAttention<'_>,
         changed: &mut dyn FnMut(Changed),
     ) {
-        let cut_layer = cached.window().is_none().then_some(self.cut_layers);
+        let compressed_layer = cached.window().is_none().then_some(self.compressed_layers);
         if let Some(votes) = self.votes.as_deref_mut() {
             let group = self.q_heads / cached.kv_heads();
             for q_head in 0..self.q_heads {
                 let head = q_head / group;
                 let positions = cached.attended(head);
                 let (probability, place) = (attention.most)(q_head, positions.len());
-                let slot = cut_layer.map(|layer| (layer, head));
+                let slot = compressed_layer.map(|layer| (layer, head));
                 votes.count(slot, positions[place], probability);
             }
         }
-        let Some(layer) = cut_layer else {
+        let Some(layer) = compressed_layer else {
             return;
         };
-        self.cut_layers += 1;
+        self.compressed_layers += 1;
         self.evict(cached, layer, attention.probabilities, changed);
     }
 

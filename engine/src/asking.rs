@@ -53,7 +53,7 @@ impl Engine {
         }
     }
 
-    /// [`Engine::ask`] for an app window: `watch` also receives the prompt, every layer that is cut, and the memory
+    /// [`Engine::ask`] for an app window: `watch` also receives the prompt, every compressed layer, and the memory
     /// in use.
     pub fn ask_watched(
         &self,
@@ -146,7 +146,7 @@ impl Engine {
         };
         let first = plan(0)?;
         let turns = prompt.turns.len();
-        let cut = match &first.reading {
+        let row_plan = match &first.reading {
             Reading::Prefill(plan) if turns > 0 && first.rows() < prompt.len() => &plan.row_plan,
             // There are no turns, or the full cache keeps them all, or streaming mode keeps what its method keeps.
             _ => return Ok((first, turns)),
@@ -156,7 +156,7 @@ impl Engine {
         let fitting = prompt.turns.iter().filter(|turn| length(turn) <= share);
         let fitting: Vec<usize> = fitting.map(length).collect();
         // The document would be left with what the turns do not take.
-        if !prompt.document.is_empty() && cut.protected.recent == prompt.shape().after {
+        if !prompt.document.is_empty() && row_plan.protected.recent == prompt.shape().after {
             return Ok((first, fitting.len()));
         }
         match fitting.first() {
@@ -231,7 +231,7 @@ impl Engine {
                 plan: plan.clone(),
                 vault: ask.vault.map(|vaults| VaultAccess {
                     vaults,
-                    model: self.print(),
+                    model: self.fingerprint(),
                     document: &ask.document.name,
                     turns: &turns,
                     rebuild,

@@ -1,7 +1,7 @@
 //! The engine: combines model, method, kernels and document.
 //!
 //! The path of a question: [`Prompt`] (document and question as tokens, each token with its bytes) -> prefill, with
-//! layers in the outer loop and chunks in the inner loop, every layer cut right after its own attention ->
+//! layers in the outer loop and chunks in the inner loop, every layer compressed right after its own attention ->
 //! [`CompactCache`] -> decode -> [`Answer`], with [`Event`]s on the way and a [`RetentionMap`] in the result.
 //! [`Engine::ask`] runs all of it; [`Engine::ask_watched`] reports more detail for an app window. [`MapGrid`] is the retention map as displayed.
 //!

@@ -179,7 +179,7 @@ impl RegularReading<'_> {
     fn read_sections(&mut self, stop: &Stop) -> Result<(), EngineError> {
         let (end, vaults) = (self.read.tokens, self.request.vaults);
         let ids = &self.ids[..end];
-        let key = VaultKey::new(self.engine.print(), &self.rope, ids, vaults.kind);
+        let key = VaultKey::new(self.engine.fingerprint(), &self.rope, ids, vaults.kind);
         let from_vault = (vaults.folder.find(&key, ids)?)
             .as_ref()
             .map_or(0, |vault| shared(vault.ids(), ids));
@@ -237,7 +237,7 @@ impl RegularReading<'_> {
             plan: *prefill,
             vault: Some(VaultAccess {
                 vaults: self.request.vaults,
-                model: self.engine.print(),
+                model: self.engine.fingerprint(),
                 document: &self.request.document.name,
                 turns: &[],
                 rebuild: false,
@@ -271,7 +271,7 @@ impl Engine {
         };
         let ids = &prompt.ids[..prompt.document.end];
         let rope = RopeTable::new(engine.model().config(), stream.positions);
-        let end = engine.end_of(Some(request.vaults), ids, &plan.spec, stream);
+        let checkpoint = engine.checkpoint_of(Some(request.vaults), ids, &plan.spec, stream);
         let text = StreamedText {
             ids,
             name: &request.document.name,
@@ -279,7 +279,7 @@ impl Engine {
             plan: stream,
             rope: &rope,
             ledger: &ledger,
-            end: end.as_ref(),
+            checkpoint: checkpoint.as_ref(),
             tokens: ids.len(),
         };
         let mut read = DocumentRead {

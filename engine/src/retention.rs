@@ -1,7 +1,7 @@
 //! The retention map: which tokens of the prompt each layer and KV head kept. Plain numbers, for heat maps and files.
 //!
 //! The map includes sliding-window layers with the positions in their windows, but counts per token leave these
-//! layers out: no method cuts them, and they would only lower the contrast.
+//! layers out: no method compresses them, and they would only lower the contrast.
 
 use kept_policies::{MergedHead, Pos, Retention};
 
@@ -33,7 +33,7 @@ pub struct RetentionMap {
     pub kv_heads: usize,
     /// One entry per layer of the model.
     pub layers: Vec<LayerRetention>,
-    /// `[layers]`: window of a sliding-window layer, which no method cuts; `None` for global layers.
+    /// `[layers]`: window of a sliding-window layer, which no method compresses; `None` for global layers.
     pub windows: Vec<Option<usize>>,
     /// `[layers][kv_heads]`: merged tokens, as `[position, position of the class's centre]`. `layers` lists the
     /// centre only.
@@ -60,7 +60,7 @@ impl RetentionMap {
         self.windows.push(Some(window));
     }
 
-    /// Adds a layer that the method has cut.
+    /// Adds a layer that the method has compressed.
     pub(crate) fn push(&mut self, retention: &Retention) {
         self.windows.push(None);
         self.merged.push(match retention {
@@ -74,7 +74,7 @@ impl RetentionMap {
         });
     }
 
-    /// Adds a layer that was cut during prefill, from its current rows.
+    /// Adds a layer that was compressed during prefill, from its current rows.
     pub(crate) fn push_kept(&mut self, kept: &CompactLayer) {
         let heads = 0..self.kv_heads;
         let whole = !kept.is_shared() && heads.clone().all(|h| kept.live_rows(h) == self.tokens);
@@ -105,33 +105,33 @@ impl RetentionMap {
             .collect()
     }
 
-    /// The layers that the method cut: all but the sliding-window layers.
-    pub fn cut_layers(&self) -> impl Iterator<Item = &LayerRetention> {
+    /// The compressed layers: all but the sliding-window layers.
+    pub fn compressed_layers(&self) -> impl Iterator<Item = &LayerRetention> {
         let layers = self.layers.iter().zip(&self.windows);
         layers.filter(|(_, w)| w.is_none()).map(|(layer, _)| layer)
     }
 
-    /// Rows per KV head of each layer that the method cut.
-    pub fn cut_rows(&self) -> Vec<usize> {
+    /// Rows per KV head of each compressed layer.
+    pub fn compressed_rows(&self) -> Vec<usize> {
         let rows = self.rows_per_layer().into_iter().zip(&self.windows);
         rows.filter(|(_, w)| w.is_none()).map(|(r, _)| r).collect()
     }
 
-    /// The mean of [`RetentionMap::cut_rows`].
+    /// The mean of [`RetentionMap::compressed_rows`].
     pub fn mean_rows(&self) -> f64 {
-        let rows = self.cut_rows();
+        let rows = self.compressed_rows();
         rows.iter().sum::<usize>() as f64 / rows.len().max(1) as f64
     }
 
-    /// Number of layer-head slots that can keep a token: all KV heads of [`RetentionMap::cut_layers`].
+    /// Number of layer-head slots that can keep a token: all KV heads of [`RetentionMap::compressed_layers`].
     pub fn slots(&self) -> usize {
-        self.cut_layers().count() * self.kv_heads
+        self.compressed_layers().count() * self.kv_heads
     }
 
     /// `[tokens]`: the number of [`RetentionMap::slots`] that keep each token, in a row of its own or merged.
     pub fn counts(&self) -> Vec<u32> {
         let mut counts = vec![0u32; self.tokens];
-        for layer in self.cut_layers() {
+        for layer in self.compressed_layers() {
             match layer {
                 LayerRetention::Everything => {
                     counts.iter_mut().for_each(|c| *c += self.kv_heads as u32)

@@ -18,7 +18,7 @@ use crate::{
     Attended, Chosen, Citation, EngineError, EvictionLog, HeadAttention, MemoryLedger, MethodSpec,
     PlanRequest, Prompt, PromptText, RetentionMap, Sampling, Source, Streaming, Turn,
 };
-use kept_vault::{ModelPrint, VaultUse, Vaults};
+use kept_vault::{ModelFingerprint, VaultUse, Vaults};
 
 /// A question.
 pub struct Ask<'a> {
@@ -226,7 +226,7 @@ impl Engine {
 const CODE_BYTES: u64 = 12 << 20;
 
 /// The program's memory is rounded up to a multiple of this, because its heap varies by some hundred KiB between
-/// starts. Without rounding, the same memory limit would give a different number of rows, and a saved end state would
+/// starts. Without rounding, the same memory limit would give a different number of rows, and a saved checkpoint would
 /// not be found again.
 const PROGRAM_STEP: u64 = 4 << 20;
 
@@ -242,7 +242,7 @@ pub struct Engine {
 struct Opened {
     model: Model,
     /// Fingerprint of the model, computed on first use.
-    print: OnceLock<ModelPrint>,
+    fingerprint: OnceLock<ModelFingerprint>,
     /// Memory that the process had allocated before it opened the model, plus [`CODE_BYTES`], rounded.
     program: u64,
 }
@@ -274,7 +274,7 @@ impl Engine {
         Ok(Self {
             opened: Arc::new(Opened {
                 model,
-                print: OnceLock::new(),
+                fingerprint: OnceLock::new(),
                 program,
             }),
             cache: None,
@@ -321,13 +321,13 @@ impl Engine {
     }
 
     /// Fingerprint of the model, part of vault keys.
-    pub fn print(&self) -> &ModelPrint {
+    pub fn fingerprint(&self) -> &ModelFingerprint {
         self.opened
-            .print
-            .get_or_init(|| ModelPrint::of(self.model()))
+            .fingerprint
+            .get_or_init(|| ModelFingerprint::of(self.model()))
     }
 
-    /// Bytes of one row in every KV head of every layer that a method cuts.
+    /// Bytes of one row in every KV head of every compressed layer.
     pub fn bytes_per_row(&self) -> u64 {
         let config = self.model().config();
         let row = 2 * self.cache_type().row_bytes(config.head_dim);

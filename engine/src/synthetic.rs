@@ -39,7 +39,7 @@ pub fn synthetic_cache(
     let mut gathered = Vec::new();
     let layers = plan.keeps.iter().enumerate().map(|(layer, keeps)| {
         let kept = match keeps {
-            LayerKeeps::Cut(own) => tokens.min(plan.row_plan.rows[*own]),
+            LayerKeeps::Compressed(own) => tokens.min(plan.row_plan.rows[*own]),
             LayerKeeps::Window(window) => tokens.min(*window),
             LayerKeeps::State(_) | LayerKeeps::Nothing => 0,
         };
@@ -51,7 +51,7 @@ pub fn synthetic_cache(
         let first = (tokens - kept) as u32;
         let positions: Vec<u32> = (first..tokens as u32).collect();
         match keeps {
-            LayerKeeps::Cut(own) => {
+            LayerKeeps::Compressed(own) => {
                 let gather = Gather {
                     keys: &keys,
                     values: &values,

@@ -33,7 +33,7 @@ pub struct Votes {
     totals: HashMap<u32, f32>,
     /// The most that a step attended to a token more than the steps before it did.
     most: f32,
-    /// Votes of each layer that the method cuts and each KV head for each document token, over all steps.
+    /// Votes of each compressed layer and each KV head for each document token, over all steps.
     heads: HashMap<(usize, usize), HashMap<u32, f32>>,
 }
 
@@ -41,14 +41,14 @@ pub struct Votes {
 struct Vote {
     token: u32,
     probability: f32,
-    /// Layer among those that the method cuts, and KV head; `None` of a layer that it does not cut.
+    /// Layer among the compressed layers, and KV head; `None` of another layer.
     slot: Option<(usize, usize)>,
 }
 
 /// What a KV head attended to during an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadAttention {
-    /// Layer among those that the method cuts, as in the map.
+    /// Layer among the compressed layers, as in the map.
     pub layer: usize,
     /// KV head of the layer.
     pub head: usize,
@@ -132,7 +132,7 @@ impl Votes {
         tokens
     }
 
-    /// What each KV head of the layers that the method cuts attended to, by layer and head.
+    /// What each KV head of the compressed layers attended to, by layer and head.
     pub fn by_head(&self) -> Vec<HeadAttention> {
         let head = |(&(layer, head), tokens): (&(usize, usize), &HashMap<u32, f32>)| {
             let mut tokens: Vec<(u32, f32)> = tokens.iter().map(|(&t, &v)| (t, v)).collect();
@@ -149,7 +149,7 @@ impl Votes {
         heads
     }
 
-    /// Counts the most attended row of a query head. `slot`: the layer among those that the method cuts, and the KV head;
+    /// Counts the most attended row of a query head. `slot`: the layer among the compressed ones, and the KV head;
     /// `None` in other layers.
     pub(super) fn count(&mut self, slot: Option<(usize, usize)>, position: Pos, probability: f32) {
         let position = position.0 as usize;
@@ -231,7 +231,7 @@ mod tests {
         }
         votes.end_step(0, 7);
         votes.count(Some((1, 0)), Pos(11), 0.5);
-        // Not of the document, and of a layer that is not cut.
+        // Not of the document, and of a layer that is not compressed.
         votes.count(Some((1, 1)), Pos(9), 1.0);
         votes.count(None, Pos(12), 1.0);
         votes.end_step(3, 8);

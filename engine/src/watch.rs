@@ -16,7 +16,7 @@ pub trait Watch {
     /// The prompt is built; prefill begins.
     fn prompt(&mut self, _prompt: &Prompt) {}
 
-    /// `layer` was cut to the rows in `kept`. The index counts only layers that a method cuts, without sliding-window
+    /// `layer` was compressed to the rows in `kept`. The index counts only compressed layers, without sliding-window
     /// layers. For methods that evict during decode, called again for every layer about once a second and at the end
     /// of the answer.
     fn layer(&mut self, _layer: usize, _kept: &CompactLayer) {}

@@ -102,7 +102,7 @@ impl Writing<'_, '_> {
     }
 
     fn report_layers(&self, watch: &mut dyn Watch) {
-        for (layer, kept) in self.decoder.cache().cut_layers().enumerate() {
+        for (layer, kept) in self.decoder.cache().compressed_layers().enumerate() {
             watch.layer(layer, kept);
         }
     }

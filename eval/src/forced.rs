@@ -1,5 +1,5 @@
 //! Logits of given tokens (teacher forcing), to compare the engine with other implementations: the first tokens are
-//! prefilled and cut as a prompt, the others are decoded one by one over the kept rows.
+//! prefilled and compressed as a prompt, the others are decoded one by one over the kept rows.
 
 use kept_engine::{
     Decoder, Engine, EngineError, Event, MethodSpec, PlanRequest, Prefill, RetentionMap,
@@ -18,7 +18,7 @@ pub struct ForcedLogits {
 
 impl ForcedLogits {
     /// Logits after each of `ids`. The first tokens, a prompt as `shape` describes, are prefilled with full
-    /// attention; the others are decoded over the cache that `method` cut to `budget`.
+    /// attention; the others are decoded over the cache that `method` compressed to `budget`.
     pub fn compute(
         engine: &Engine,
         ids: &[u32],

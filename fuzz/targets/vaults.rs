@@ -26,8 +26,8 @@ fuzz_target!(|data: &[u8]| {
     vaults.list().expect("a folder");
     let key = VaultKey::parse(KEY).expect("a key");
     let near = VaultKey::parse(&format!("{}{:032}", &KEY[..32], 0)).expect("a key");
-    vaults.has_end(&key);
-    load_end(&vaults, &key);
+    vaults.has_checkpoint(&key);
+    load_checkpoint(&vaults, &key);
     // It may be removed: a damaged vault is.
     if let Ok(Some(vault)) = vaults.find(&key, &PREFIX) {
         read(vault);
@@ -67,15 +67,15 @@ fn read(mut vault: Vault) {
     }
 }
 
-/// An end state of a few numbers.
-fn load_end(vaults: &VaultFolder, key: &VaultKey) {
+/// A checkpoint of a few numbers.
+fn load_checkpoint(vaults: &VaultFolder, key: &VaultKey) {
     let (mut count, mut floats) = (0, [0.0; 4]);
-    let mut walk = |through: &mut dyn Snapshot| {
+    let mut visit = |through: &mut dyn Snapshot| {
         through.count(&mut count, 9);
         through.floats(&mut floats);
         through.bytes(&mut vec![0; count]);
     };
-    let _ = vaults.load_end(key, &mut walk, &Stop::new());
+    let _ = vaults.load_checkpoint(key, &mut visit, &Stop::new());
 }
 
 /// As far as it says how long the body is.

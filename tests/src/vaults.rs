@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use kept_engine::kernels::{CacheType, PackedRows, Stop, argmax};
 use kept_engine::models::{Model, RopeTable};
-use kept_engine::vault::{ModelPrint, VaultAccess, VaultFolder, VaultUse, Vaults};
+use kept_engine::vault::{ModelFingerprint, VaultAccess, VaultFolder, VaultUse, Vaults};
 use kept_engine::{Decoder, EngineError, Prefill, RetentionMap};
 
 use crate::method_spec::{TestMethod, spec};
@@ -174,7 +174,7 @@ impl Case {
         let ids: Vec<u32> = self.prefix.iter().chain(&self.rest).copied().collect();
         let max_new_tokens = given.map_or(DRAWN, <[u32]>::len);
         let rope = RopeTable::new(model.config(), ids.len() + max_new_tokens);
-        let print = ModelPrint::of(model);
+        let fingerprint = ModelFingerprint::of(model);
         let built = self.method.method();
         let turns = self.turn_ends();
         let prefill = Prefill {
@@ -189,7 +189,7 @@ impl Case {
                     folder: &place.vaults,
                     kind,
                 },
-                model: &print,
+                model: &fingerprint,
                 document: "a document",
                 turns: &turns,
                 rebuild: false,

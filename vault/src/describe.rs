@@ -5,20 +5,20 @@ use std::path::Path;
 use kept_kernels::PackedRows;
 use serde::Deserialize;
 
-use super::end::EndFooter;
+use super::checkpoint::CheckpointFooter;
 use super::footer::footer;
 use super::format::Footer;
-use super::making::open_to_read;
+use super::unfinished_file::open_to_read;
 
 /// The content of a vault.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Holds {
+pub enum VaultContent {
     /// Keys and values of all tokens, in this row format.
     Rows(PackedRows),
     /// Keys and values of the turns of a conversation, in this row format.
     Turns(PackedRows),
-    /// The end state of streaming mode; with the settings of streaming mode, in words.
-    End(String),
+    /// The checkpoint of streaming mode; with the settings of streaming mode, in words.
+    Checkpoint(String),
 }
 
 /// The content of a file in the vault folder, for lists.
@@ -26,7 +26,7 @@ pub(super) struct Described {
     pub(super) document: String,
     pub(super) model: String,
     pub(super) tokens: usize,
-    pub(super) holds: Holds,
+    pub(super) holds: VaultContent,
 }
 
 /// The footer of either kind of file.
@@ -34,7 +34,7 @@ pub(super) struct Described {
 #[serde(untagged)]
 enum Either {
     Rows(Footer),
-    End(EndFooter),
+    Checkpoint(CheckpointFooter),
 }
 
 /// Describes the file at `path`; `None` if it is damaged.
@@ -50,15 +50,15 @@ pub(super) fn describe(path: &Path) -> std::io::Result<Option<Described>> {
             model: footer.model,
             tokens: footer.shape.tokens,
             holds: match footer.shape.from {
-                Some(_) => Holds::Turns(footer.shape.kind),
-                None => Holds::Rows(footer.shape.kind),
+                Some(_) => VaultContent::Turns(footer.shape.kind),
+                None => VaultContent::Rows(footer.shape.kind),
             },
         }),
-        Either::End(EndFooter { of, .. }) => Some(Described {
+        Either::Checkpoint(CheckpointFooter { of, .. }) => Some(Described {
             document: of.document,
             model: of.model,
             tokens: of.tokens,
-            holds: Holds::End(of.how),
+            holds: VaultContent::Checkpoint(of.settings),
         }),
     })
 }

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use super::describe::describe;
 use super::folder::EXTENSION;
-use super::making::{LOCK, Locked, PART, is_named, lock, open, open_to_read, private, wait_for};
+use super::unfinished_file::{
+    LOCK, LockedFile, PART, lock, open, open_to_read, private, still_at_path, wait_for,
+};
 use super::{VaultError, VaultFolder, VaultKey};
 
 /// Lock file: its holder has exclusive access to the sum of all file sizes.
@@ -16,7 +18,11 @@ const SIZE_LOCK: &str = "counting.lock";
 impl VaultFolder {
     /// Creates the folder and evicts vaults so that `needed` bytes fit under `key`. The caller must hold the returned
     /// lock until it has created its file.
-    pub(super) fn reserve_space(&self, key: &VaultKey, needed: u64) -> Result<Locked, VaultError> {
+    pub(super) fn reserve_space(
+        &self,
+        key: &VaultKey,
+        needed: u64,
+    ) -> Result<LockedFile, VaultError> {
         let mut folder = std::fs::DirBuilder::new();
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
@@ -66,9 +72,9 @@ impl VaultFolder {
                 Err(TryLockError::WouldBlock) => return Ok(Locking::InUse),
                 Err(TryLockError::Error(error)) => return Err(VaultError::io(&path)(error)),
             }
-            let locked = Locked(file);
+            let locked = LockedFile(file);
             // Another process may have replaced the file since it was opened.
-            if is_named(&locked.0, &path).map_err(VaultError::io(&path))? {
+            if still_at_path(&locked.0, &path).map_err(VaultError::io(&path))? {
                 return Ok(Locking::Unused(UnusedVault {
                     path,
                     _locked: locked,
@@ -99,13 +105,13 @@ impl VaultFolder {
     }
 
     /// Waits for the lock that serialises the creation of vaults; held only briefly.
-    fn lock_sizes(&self) -> Result<Locked, VaultError> {
+    fn lock_sizes(&self) -> Result<LockedFile, VaultError> {
         let path = self.path.join(SIZE_LOCK);
         let mut options = private();
         let options = options.write(true).create(true).truncate(false);
         let file = open(options, &path).map_err(|error| self.folder_error(error))?;
         wait_for(&file, &path, File::try_lock)?;
-        Ok(Locked(file))
+        Ok(LockedFile(file))
     }
 
     fn folder_error(&self, error: std::io::Error) -> VaultError {
@@ -212,7 +218,7 @@ enum Locking {
 struct UnusedVault {
     path: PathBuf,
     // Released after the file is removed.
-    _locked: Locked,
+    _locked: LockedFile,
 }
 
 impl UnusedVault {

@@ -9,10 +9,10 @@ use std::time::{Duration, SystemTime};
 
 use kept_kernels::Stop;
 
-use super::describe::{Holds, describe};
-use super::end::{self, EndOf, LoadedEnd, Walk};
+use super::checkpoint::{self, CheckpointInfo, LoadedCheckpoint, VisitState};
+use super::describe::{VaultContent, describe};
 use super::format::VaultShape;
-use super::making::{PART, UnfinishedFile};
+use super::unfinished_file::{PART, UnfinishedFile};
 use super::{Vault, VaultError, VaultKey, VaultWriter};
 
 /// A folder of vaults.
@@ -35,7 +35,7 @@ pub struct VaultEntry {
     /// Number of tokens; 0 if the vault is damaged.
     pub tokens: usize,
     /// The content; `None` if the vault is damaged.
-    pub holds: Option<Holds>,
+    pub holds: Option<VaultContent>,
     /// Bytes on disk.
     pub bytes: u64,
     /// When it was last used.
@@ -93,8 +93,8 @@ impl VaultFolder {
         Ok(sizes.map(|facts| facts.len()).sum())
     }
 
-    /// The vault of `key`, or the one that shares the most first tokens with `prefix`, at least [`FEW_SHARED`]. A
-    /// damaged vault is removed and not returned.
+    /// The vault of `key`, or the one that shares the most first tokens with `prefix`, at least [`MIN_SHARED_TOKENS`].
+    /// A damaged vault is removed and not returned.
     ///
     /// # Errors
     /// [`VaultError::Io`] for anything but a missing file.
@@ -102,10 +102,10 @@ impl VaultFolder {
         if let Some(vault) = self.open(key)? {
             return Ok(Some(vault));
         }
-        let akin = self.files(EXTENSION)?.into_iter();
-        let akin = akin.filter(|(_, other)| other.is_akin(key) && other != key);
+        let candidates = self.files(EXTENSION)?.into_iter();
+        let candidates = candidates.filter(|(_, other)| other.has_same_inputs(key) && other != key);
         let mut best: Option<(usize, Vault)> = None;
-        for (_, other) in akin {
+        for (_, other) in candidates {
             // A vault that cannot be opened must not prevent the use of others.
             let vault = self.open(&other).unwrap_or_else(|error| {
                 tracing::warn!(%error, "a vault could not be opened");
@@ -115,7 +115,9 @@ impl VaultFolder {
                 continue;
             };
             let shared = shared(vault.ids(), prefix);
-            let most = best.as_ref().map_or(FEW_SHARED - 1, |(most, _)| *most);
+            let most = best
+                .as_ref()
+                .map_or(MIN_SHARED_TOKENS - 1, |(most, _)| *most);
             if shared > most {
                 best = Some((shared, vault));
             }
@@ -133,7 +135,7 @@ impl VaultFolder {
     }
 
     /// Records the use of `vault`. A failure only affects the order of eviction.
-    pub fn used(&self, vault: &Vault) {
+    pub fn record_use(&self, vault: &Vault) {
         self.touch(vault.path());
     }
 
@@ -169,39 +171,39 @@ impl VaultFolder {
         VaultWriter::begin(&self.file(key), key, document, model, shape)
     }
 
-    /// Writes an end state, whose numbers `walk` provides, and evicts vaults as [`VaultFolder::begin`] does. Returns
+    /// Writes a checkpoint, whose numbers `visit` provides, and evicts vaults as [`VaultFolder::begin`] does. Returns
     /// its size in bytes.
     ///
     /// # Errors
     /// As [`VaultFolder::begin`]; an unspecified error if `stop` was requested.
-    pub fn save_end(
+    pub fn save_checkpoint(
         &self,
         key: &VaultKey,
-        of: EndOf,
-        walk: Walk<'_>,
+        of: CheckpointInfo,
+        visit: VisitState<'_>,
         stop: &Stop,
     ) -> Result<u64, VaultError> {
-        let bytes = end::bytes_of(walk);
-        let making = {
+        let bytes = checkpoint::bytes_of(visit);
+        let file = {
             let _size_lock = self.reserve_space(key, bytes + 1024)?;
             UnfinishedFile::begin(&self.file(key), bytes)?
         };
-        end::write(making, key, of, walk, stop)
+        checkpoint::write(file, key, of, visit, stop)
     }
 
-    /// Reads an end state into a state that was constructed in the same way; `None` if none is stored. A damaged one is
+    /// Reads a checkpoint into a state that was constructed in the same way; `None` if none is stored. A damaged one is
     /// removed.
     ///
     /// # Errors
     /// [`VaultError::Io`], [`VaultError::Damaged`]: the state is then unspecified.
-    pub fn load_end(
+    pub fn load_checkpoint(
         &self,
         key: &VaultKey,
-        walk: Walk<'_>,
+        visit: VisitState<'_>,
         stop: &Stop,
-    ) -> Result<Option<LoadedEnd>, VaultError> {
+    ) -> Result<Option<LoadedCheckpoint>, VaultError> {
         let path = self.file(key);
-        match end::read(&path, key, walk, stop) {
+        match checkpoint::read(&path, key, visit, stop) {
             Ok(loaded) => {
                 self.touch(&path);
                 Ok(Some(loaded))
@@ -216,9 +218,9 @@ impl VaultFolder {
         }
     }
 
-    /// Whether an end state is stored under `key`.
-    pub fn has_end(&self, key: &VaultKey) -> bool {
-        matches!(describe(&self.file(key)), Ok(Some(found)) if matches!(found.holds, Holds::End(_)))
+    /// Whether a checkpoint is stored under `key`.
+    pub fn has_checkpoint(&self, key: &VaultKey) -> bool {
+        matches!(describe(&self.file(key)), Ok(Some(found)) if matches!(found.holds, VaultContent::Checkpoint(_)))
     }
 
     /// All vaults, the most recently used first.
@@ -269,7 +271,7 @@ impl VaultFolder {
         Ok(found)
     }
 
-    /// Implements [`VaultFolder::used`]. The vault becomes the most recently used one, even if the clock was set
+    /// Implements [`VaultFolder::record_use`]. The vault becomes the most recently used one, even if the clock was set
     /// back.
     pub(super) fn touch(&self, path: &Path) {
         let touched = File::options().append(true).open(path);
@@ -300,7 +302,7 @@ const LARGEST_BUDGET: u64 = 20 << 30;
 /// Time resolution of file systems.
 const TICK: Duration = Duration::from_millis(10);
 /// Minimum number of first tokens that a vault must share with a document: fewer are prefilled as fast.
-pub const FEW_SHARED: usize = 64;
+pub const MIN_SHARED_TOKENS: usize = 64;
 
 /// Number of first tokens that two texts share.
 pub fn shared(a: &[u32], b: &[u32]) -> usize {

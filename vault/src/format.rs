@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `rows` are all rows of the document in global layers. Sliding-window layers store only the last rows
-//! (`VaultShape::rows`), and no queries or measurements, because no method cuts these layers. The vault of a
+//! (`VaultShape::rows`), and no queries or measurements, because no method compresses these layers. The vault of a
 //! conversation has the rows of its turns in every layer, and nothing else. The footer is written last, so a truncated
 //! file has no footer and is detected. All numbers are little-endian.
 
@@ -72,7 +72,8 @@ pub enum Measurement {
         products: bool,
     },
     /// `[kv_heads, tokens]` f32: attention received during reconstruction.
-    Repetition {
+    #[serde(rename = "repetition")]
+    Reconstruction {
         /// First position of the document, which ends with the last row.
         from: usize,
         /// As in [`Reconstruction`].
@@ -100,8 +101,8 @@ impl Measurement {
     }
 
     /// The measurement for `reconstruction` of a document that begins at `from`.
-    pub fn of_repetition(reconstruction: Reconstruction, from: usize) -> Self {
-        Measurement::Repetition {
+    pub fn of_reconstruction(reconstruction: Reconstruction, from: usize) -> Self {
+        Measurement::Reconstruction {
             from,
             chunk: reconstruction.chunk,
             sinks: reconstruction.sinks,
@@ -116,8 +117,8 @@ impl Measurement {
     }
 
     /// Whether it is the measurement of a reconstruction.
-    pub fn is_repetition(&self) -> bool {
-        matches!(self, Measurement::Repetition { .. })
+    pub fn is_reconstruction(&self) -> bool {
+        matches!(self, Measurement::Reconstruction { .. })
     }
 
     /// Whether it consists of scores, which can also be recomputed from the rows.
@@ -127,12 +128,12 @@ impl Measurement {
 
     /// Whether it is valid for one document only, not for others with the same first tokens.
     pub fn is_of_one_document(&self) -> bool {
-        self.is_repetition() || self.is_scores()
+        self.is_reconstruction() || self.is_scores()
     }
 
     /// Order in which prefill computes the measurements of a layer.
     pub fn order(&self) -> usize {
-        usize::from(self.is_repetition()) + 2 * usize::from(self.is_scores())
+        usize::from(self.is_reconstruction()) + 2 * usize::from(self.is_scores())
     }
 
     /// Bytes in one layer.
@@ -144,7 +145,7 @@ impl Measurement {
                 let triangle = usize::from(products) * dim * (dim + 1) / 2;
                 heads.q_heads * (dim + triangle) * size_of::<f64>()
             }
-            Measurement::Repetition { .. } | Measurement::Scores { .. } => {
+            Measurement::Reconstruction { .. } | Measurement::Scores { .. } => {
                 heads.kv_heads * tokens * size_of::<f32>()
             }
         }
@@ -170,7 +171,7 @@ impl Measurement {
         match self {
             Measurement::ColumnSums => "the attention of every token",
             Measurement::QuerySums { .. } => "the mean of its queries",
-            Measurement::Repetition { .. } => {
+            Measurement::Reconstruction { .. } => {
                 "what the model looks at while it repeats the document"
             }
             Measurement::Scores { .. } => "its scores",

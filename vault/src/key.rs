@@ -15,9 +15,9 @@ use sha2::{Digest, Sha256};
 
 /// Incremented when the same document and model would give different bytes.
 const VERSION: u32 = 2;
-/// Incremented when the same document in streaming mode would leave different numbers in its end state, or in another
+/// Incremented when the same document in streaming mode would leave different numbers in its checkpoint, or in another
 /// order.
-const END_VERSION: u32 = 2;
+const CHECKPOINT_VERSION: u32 = 2;
 /// Number of pieces of the model's tensors that are hashed, and bytes of each.
 const PIECES: usize = 64;
 const PIECE_BYTES: usize = 16 << 10;
@@ -27,9 +27,9 @@ const HALF: usize = 32;
 /// Fingerprint of a model: its metadata, its size and pieces of its tensors, not its path. A file that was moved
 /// keeps its vaults; a file that was replaced loses them.
 #[derive(Debug, Clone)]
-pub struct ModelPrint([u8; 32]);
+pub struct ModelFingerprint([u8; 32]);
 
-impl ModelPrint {
+impl ModelFingerprint {
     /// Computes the fingerprint; reads about a megabyte of the model's file.
     pub fn of(model: &Model) -> Self {
         let mut hash = Sha256::new();
@@ -54,13 +54,18 @@ pub struct VaultKey(String);
 impl VaultKey {
     /// The key for the tokens `prefix`, with which every prompt on the document begins, under a model with the RoPE
     /// table `rope`, in rows of `kind`.
-    pub fn new(model: &ModelPrint, rope: &RopeTable, prefix: &[u32], kind: PackedRows) -> Self {
+    pub fn new(
+        model: &ModelFingerprint,
+        rope: &RopeTable,
+        prefix: &[u32],
+        kind: PackedRows,
+    ) -> Self {
         Self::hashed(model, rope, prefix, kind.name())
     }
 
     /// The key for the turns of a conversation: `prefix` are all tokens up to the end of its last turn.
     pub fn of_turns(
-        model: &ModelPrint,
+        model: &ModelFingerprint,
         rope: &RopeTable,
         prefix: &[u32],
         kind: PackedRows,
@@ -68,13 +73,23 @@ impl VaultKey {
         Self::hashed(model, rope, prefix, &format!("turns {}", kind.name()))
     }
 
-    /// The key of the end state of a document, the tokens `prefix`, in streaming mode; `how` contains every setting
-    /// that the numbers depend on. The end state serves no other text.
-    pub fn of_end(model: &ModelPrint, rope: &RopeTable, prefix: &[u32], how: &str) -> Self {
-        Self::hashed(model, rope, prefix, &format!("end {END_VERSION} {how}"))
+    /// The key of the checkpoint of a document, the tokens `prefix`, in streaming mode; `settings` contains every
+    /// setting that the numbers depend on. The checkpoint serves no other text.
+    pub fn of_checkpoint(
+        model: &ModelFingerprint,
+        rope: &RopeTable,
+        prefix: &[u32],
+        settings: &str,
+    ) -> Self {
+        Self::hashed(
+            model,
+            rope,
+            prefix,
+            &format!("end {CHECKPOINT_VERSION} {settings}"),
+        )
     }
 
-    fn hashed(model: &ModelPrint, rope: &RopeTable, prefix: &[u32], rows: &str) -> Self {
+    fn hashed(model: &ModelFingerprint, rope: &RopeTable, prefix: &[u32], rows: &str) -> Self {
         let mut family = Sha256::new();
         family.update(VERSION.to_le_bytes());
         family.update(rows.as_bytes());
@@ -100,7 +115,7 @@ impl VaultKey {
     }
 
     /// Whether `other` differs in its tokens only, if at all.
-    pub(super) fn is_akin(&self, other: &VaultKey) -> bool {
+    pub(super) fn has_same_inputs(&self, other: &VaultKey) -> bool {
         self.0[..HALF] == other.0[..HALF]
     }
 

@@ -2,40 +2,40 @@
 //! it skips prefill of the document.
 //!
 //! Prefill writes each layer's full keys and values once, as soon as the layer is complete. A later question on the
-//! same document reads them back layer by layer: its own rows are added, and the method observes and cuts as after a
-//! complete prefill.
+//! same document reads them back layer by layer: its own rows are added, and the method observes and compresses as
+//! after a complete prefill.
 //!
 //! - `key.rs`: the document, model and settings that a vault belongs to.
 //! - `format.rs`: the layout of the file. `write.rs`, `read.rs`: writing and reading a vault.
-//! - `end.rs`: the end state of a document that was read in streaming mode. `making.rs`: creation of both kinds of
-//!   files.
+//! - `checkpoint.rs`: the checkpoint of a document that was read in streaming mode. `unfinished_file.rs`: creation of
+//!   both kinds of files.
 //! - `folder.rs`: all vaults of this user. `eviction.rs`: the budget of disk space.
-//! - `kept.rs`: types for the use of vaults by a question. `prefill/prefix.rs` decides what prefill reads from and
+//! - `access.rs`: types for the use of vaults by a question. `prefill/prefix.rs` decides what prefill reads from and
 //!   writes to a vault.
 //!
 //! The vault of a document contains no questions and answers. The turns of a conversation have a vault of their own.
 
+mod access;
+mod checkpoint;
 mod describe;
-mod end;
 mod error;
 mod eviction;
 mod folder;
 mod footer;
 mod format;
-mod kept;
 mod key;
-mod making;
 mod read;
 #[cfg(test)]
 mod tests;
+mod unfinished_file;
 mod write;
 
-pub use describe::Holds;
-pub use end::{EndOf, LoadedEnd};
+pub use access::{VaultAccess, VaultUse, Vaults};
+pub use checkpoint::{CheckpointInfo, LoadedCheckpoint};
+pub use describe::VaultContent;
 pub use error::VaultError;
-pub use folder::{FEW_SHARED, VaultEntry, VaultFolder, shared};
+pub use folder::{MIN_SHARED_TOKENS, VaultEntry, VaultFolder, shared};
 pub use format::{LAST_QUERIES, LayerShape, MOST_QUERIES, Measurement, VaultShape};
-pub use kept::{VaultAccess, VaultUse, Vaults};
-pub use key::{ModelPrint, VaultKey};
+pub use key::{ModelFingerprint, VaultKey};
 pub use read::{HostRows, LayerNumbers, Numbers, RowsOf, Run, Vault, VaultRows};
 pub use write::VaultWriter;

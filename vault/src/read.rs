@@ -13,14 +13,14 @@ use kept_kernels::{PackedRows, RowStore};
 
 use super::footer::footer;
 use super::format::{Footer, LayerShape, Measurement, PIECE, VaultShape};
-use super::making::{Locked, open_to_read, wait_for};
+use super::unfinished_file::{LockedFile, open_to_read, wait_for};
 use super::{VaultError, VaultKey};
 
 /// An open, complete vault. While this value exists, no process removes the file.
 #[derive(Debug)]
 pub struct Vault {
     /// Holds the shared lock that prevents removal.
-    file: Locked,
+    file: LockedFile,
     path: PathBuf,
     footer: Footer,
     /// `[tokens]`: token ids.
@@ -153,7 +153,7 @@ impl Vault {
         let damaged = VaultError::damaged(path);
         let file = open_to_read(path).map_err(VaultError::io(path))?;
         wait_for(&file, path, File::try_lock_shared)?;
-        let mut file = Locked(file);
+        let mut file = LockedFile(file);
         let bytes = file.0.metadata().map_err(VaultError::io(path))?.len();
         let end = footer::<Footer>(&mut file.0, bytes).map_err(VaultError::io(path))?;
         let (footer, body) = end.map_err(&damaged)?;

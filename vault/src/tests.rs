@@ -21,7 +21,7 @@ const SUMS: [Measurement; 3] = [
         skip: 4,
         products: true,
     },
-    Measurement::Repetition {
+    Measurement::Reconstruction {
         from: 2,
         chunk: Some(3),
         sinks: 4,
@@ -314,9 +314,9 @@ fn a_vault_is_found_by_shared_first_tokens() {
     let found = folder.find(&other, &longer).expect("no error");
     assert_eq!(found.map(|vault| vault.ids().len()), Some(90));
     let mut changed = ids();
-    changed[FEW_SHARED] = 1;
+    changed[MIN_SHARED_TOKENS] = 1;
     assert!(folder.find(&other, &changed).expect("no error").is_some());
-    changed[FEW_SHARED - 1] = 1;
+    changed[MIN_SHARED_TOKENS - 1] = 1;
     assert!(folder.find(&other, &changed).expect("no error").is_none());
     // A vault of another model.
     assert!(folder.find(&key('b'), &ids()).expect("no error").is_none());
@@ -443,7 +443,7 @@ fn a_second_writer_is_refused_until_the_first_is_dropped() {
     assert_eq!(folder.list().expect("a list")[0].tokens, 90);
 }
 
-/// A walk over a list with capacity for `most` numbers.
+/// A visit over a list with capacity for `most` numbers.
 fn shown(list: &mut Vec<f32>, most: usize) -> impl FnMut(&mut dyn Snapshot) {
     move |through| {
         let mut count = list.len();
@@ -454,18 +454,18 @@ fn shown(list: &mut Vec<f32>, most: usize) -> impl FnMut(&mut dyn Snapshot) {
 }
 
 #[test]
-fn end_states_are_listed_evicted_and_checked_like_vaults() {
-    let of = || EndOf {
+fn checkpoints_are_listed_evicted_and_checked_like_vaults() {
+    let of = || CheckpointInfo {
         document: "a book".into(),
         model: "a model".into(),
         tokens: 9,
-        how: "4 rows".into(),
+        settings: "4 rows".into(),
     };
     let mut numbers: Vec<f32> = (0..300_000).map(|i| i as f32).collect();
     let most = numbers.len();
     let (place, folder) = folder(2 << 20);
     let mut save = |digit| {
-        folder.save_end(
+        folder.save_checkpoint(
             &key(digit),
             of(),
             &mut shown(&mut numbers, most),
@@ -474,23 +474,24 @@ fn end_states_are_listed_evicted_and_checked_like_vaults() {
     };
     let bytes = save('a').expect("saved");
     assert_eq!(files(&place)[0].metadata().expect("a file").len(), bytes);
-    assert!(folder.has_end(&key('a')) && !folder.has_end(&key('b')));
+    assert!(folder.has_checkpoint(&key('a')) && !folder.has_checkpoint(&key('b')));
     let listed = folder.list().expect("a list");
     let [entry] = &listed[..] else {
         panic!("{listed:?}")
     };
-    assert_eq!(entry.holds, Some(Holds::End("4 rows".into())));
+    assert_eq!(entry.holds, Some(VaultContent::Checkpoint("4 rows".into())));
     assert_eq!((entry.tokens, entry.bytes), (9, bytes));
     assert_eq!(entry.document.as_deref(), Some("a book"));
 
     // The budget holds one of them only.
     save('b').expect("saved");
-    assert!(!folder.has_end(&key('a')) && folder.has_end(&key('b')));
+    assert!(!folder.has_checkpoint(&key('a')) && folder.has_checkpoint(&key('b')));
     let mut read = Vec::new();
-    let mut load =
-        |digit, most| folder.load_end(&key(digit), &mut shown(&mut read, most), &Stop::new());
+    let mut load = |digit, most| {
+        folder.load_checkpoint(&key(digit), &mut shown(&mut read, most), &Stop::new())
+    };
     assert!(matches!(load('a', most), Ok(None)));
-    let loaded = LoadedEnd { tokens: 9, bytes };
+    let loaded = LoadedCheckpoint { tokens: 9, bytes };
     assert_eq!(load('b', most).expect("it is read"), Some(loaded));
     // A count above the capacity is rejected, and the file is removed.
     let error = load('b', most - 1).expect_err("no room");
@@ -498,14 +499,14 @@ fn end_states_are_listed_evicted_and_checked_like_vaults() {
     assert!(files(&place).is_empty());
     save('c').expect("saved");
     let mut read = Vec::new();
-    let found = folder.load_end(&key('c'), &mut shown(&mut read, most), &Stop::new());
+    let found = folder.load_checkpoint(&key('c'), &mut shown(&mut read, most), &Stop::new());
     assert!(matches!(found, Ok(Some(_))));
     let stop = Stop::new();
     stop.request();
     let mut other = Vec::new();
-    let found = folder.load_end(&key('c'), &mut shown(&mut other, most), &stop);
+    let found = folder.load_checkpoint(&key('c'), &mut shown(&mut other, most), &stop);
     assert!(matches!(found, Err(VaultError::Io { .. })));
-    let left = folder.save_end(&key('d'), of(), &mut shown(&mut numbers, most), &stop);
+    let left = folder.save_checkpoint(&key('d'), of(), &mut shown(&mut numbers, most), &stop);
     assert!(matches!(left, Err(VaultError::Io { .. })) && other.is_empty());
     // The failed write had evicted the other vault, and left no partial file.
     assert!(files(&place).is_empty());
@@ -560,20 +561,20 @@ fn truncation_of_an_open_vault_is_an_error() {
 
 /// A file with the same size and a valid checksum, but other kinds of numbers, would be misinterpreted.
 #[test]
-fn an_end_state_of_another_layout_is_refused() {
+fn a_checkpoint_of_another_layout_is_refused() {
     let (place, folder) = folder(1 << 20);
     let mut words = vec![7_u32; 100];
-    let of = EndOf {
+    let of = CheckpointInfo {
         document: String::new(),
         model: String::new(),
         tokens: 9,
-        how: String::new(),
+        settings: String::new(),
     };
     let mut show = |through: &mut dyn Snapshot| through.words(&mut words);
-    (folder.save_end(&key('a'), of, &mut show, &Stop::new())).expect("saved");
+    (folder.save_checkpoint(&key('a'), of, &mut show, &Stop::new())).expect("saved");
     let mut floats = vec![0.0; 100];
     let mut take = |through: &mut dyn Snapshot| through.floats(&mut floats);
-    let error = folder.load_end(&key('a'), &mut take, &Stop::new());
+    let error = folder.load_checkpoint(&key('a'), &mut take, &Stop::new());
     let error = error.expect_err("other numbers");
     assert!(error.to_string().contains("another version"), "{error}");
     assert!(files(&place).is_empty(), "it is removed");

@@ -6,14 +6,14 @@ use std::path::Path;
 use kept_kernels::RowStore;
 
 use super::format::{Footer, LayerShape, PIECE, VaultShape};
-use super::making::UnfinishedFile;
+use super::unfinished_file::UnfinishedFile;
 use super::{RowsOf, VaultError, VaultKey};
 
 /// An unfinished vault, under a temporary name until [`VaultWriter::finish`]. If dropped earlier, its file is
 /// removed.
 #[derive(Debug)]
 pub struct VaultWriter {
-    making: UnfinishedFile,
+    file: UnfinishedFile,
     footer: Footer,
     /// Buffer of at most [`PIECE`] bytes, allocated once.
     piece: Vec<u8>,
@@ -51,7 +51,7 @@ impl VaultWriter {
         shape: VaultShape,
     ) -> Result<Self, VaultError> {
         Ok(Self {
-            making: UnfinishedFile::begin(target, shape.body_bytes())?,
+            file: UnfinishedFile::begin(target, shape.body_bytes())?,
             heads: vec![Part::default(); 2 * most_heads(&shape)],
             footer: Footer {
                 key: key.to_string(),
@@ -123,7 +123,7 @@ impl VaultWriter {
         let part = &mut self.heads[which];
         part.checksum.update(packed);
         part.bytes += packed.len() as u64;
-        self.making.write_at(at, packed)
+        self.file.write_at(at, packed)
     }
 
     /// Packs and adds the keys and values of the tokens `which`; row == token.
@@ -188,7 +188,7 @@ impl VaultWriter {
             let at = self.start + rows as u64 + self.behind.bytes;
             self.behind.checksum.update(&piece);
             self.behind.bytes += piece.len() as u64;
-            self.making.write_at(at, &piece)?;
+            self.file.write_at(at, &piece)?;
         }
         self.piece = piece;
         Ok(())
@@ -227,6 +227,6 @@ impl VaultWriter {
         assert_eq!(ids.len(), self.footer.shape.tokens, "tokens");
         let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
         self.footer.ids_checksum = crc32fast::hash(&bytes);
-        self.making.finish(self.start, bytes, &self.footer)
+        self.file.finish(self.start, bytes, &self.footer)
     }
 }

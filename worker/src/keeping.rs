@@ -3,7 +3,7 @@
 use std::time::UNIX_EPOCH;
 
 use kept_engine::kernels::PackedRows;
-use kept_engine::vault::{Holds, VaultEntry, VaultError, VaultFolder, Vaults};
+use kept_engine::vault::{VaultContent, VaultEntry, VaultError, VaultFolder, Vaults};
 use kept_worker::protocol::{Reply, StoredDocument, Vault};
 
 /// Vault settings of the worker.
@@ -72,7 +72,7 @@ impl Keeping {
         let folder = self.folder()?;
         let entries = folder.list().map_err(|error| error.to_string())?;
         let is_meant = |entry: &&VaultEntry| {
-            let turns = matches!(entry.holds, Some(Holds::Turns(_)));
+            let turns = matches!(entry.holds, Some(VaultContent::Turns(_)));
             turns && entry.document.as_deref() == Some(document)
         };
         for entry in entries.iter().filter(is_meant) {

@@ -156,7 +156,7 @@ impl<'a> Watching<'a> {
             chosen: answer.chosen.map(Box::new),
             turns_seen: answer.prompt.turns.len(),
             turns_kept,
-            rows_per_layer: answer.map.cut_rows(),
+            rows_per_layer: answer.map.compressed_rows(),
             first_token_seconds: self
                 .first_token
                 .unwrap_or_else(|| self.started.elapsed().as_secs_f64()),

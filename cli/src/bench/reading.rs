@@ -83,7 +83,7 @@ impl Asked<'_> {
                 folder: &vaults.folder,
                 kind: PackedRows::Q8_0,
             },
-            model: self.engine.print(),
+            model: self.engine.fingerprint(),
             document: "drawn",
             turns: &[],
             rebuild: false,

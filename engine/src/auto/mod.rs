@@ -71,11 +71,11 @@ impl Engine {
     /// Estimated KL divergence from the full cache, in nats, of `method` at `share` of the prompt's rows stored as
     /// `cache`; from the measurements.
     pub(crate) fn costs(&self, method: &str, share: f64, cache: CacheType) -> f64 {
-        let cut = match method {
+        let eviction = match method {
             "full" => 0.0,
             _ => self.measured().eviction_kl(method, share),
         };
-        cut + measured().rounding_kl(cache.name())
+        eviction + measured().rounding_kl(cache.name())
     }
 
     /// [`Engine::costs`] as a sentence.
@@ -174,7 +174,7 @@ impl Engine {
         {
             return Ok(full);
         }
-        self.choose_cut(&case, given)
+        self.choose_method(&case, given)
     }
 
     /// The full cache, if it takes little time and memory: what the user's limit allows, or a part of the free memory.
@@ -221,7 +221,7 @@ impl Engine {
     }
 
     /// The method that loses least with `given` rows, or with as many as suffice.
-    fn choose_cut(&self, case: &Case<'_>, given: Option<usize>) -> Result<Chosen, EngineError> {
+    fn choose_method(&self, case: &Case<'_>, given: Option<usize>) -> Result<Chosen, EngineError> {
         let tokens = case.request.prompt.tokens;
         let table = self.measured();
         let sufficient = || (table.sufficient_share(tokens) * tokens as f64).ceil() as usize;

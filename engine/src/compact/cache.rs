@@ -60,7 +60,7 @@ impl CompactCache {
     }
 
     /// The layers that a method compacts (the global layers), in the method's numbering.
-    pub fn cut_layers(&self) -> impl Iterator<Item = &CompactLayer> {
+    pub fn compressed_layers(&self) -> impl Iterator<Item = &CompactLayer> {
         self.layers.iter().filter(|layer| layer.window.is_none())
     }
 

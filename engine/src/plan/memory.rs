@@ -129,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// Rounds down the number of rows in streaming mode if memory limits it: a saved end state depends on it, and the
+    /// Rounds down the number of rows in streaming mode if memory limits it: a saved checkpoint depends on it, and the
     /// limit gives a few rows more or less each time, with the length of the question and the program's current
     /// memory.
     fn round_streaming_rows(

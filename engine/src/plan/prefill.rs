@@ -27,7 +27,7 @@ pub const WIDE_CHUNKS: [usize; 2] = [4 * CHUNK, 2 * CHUNK];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerKeeps {
     /// The method's selection; the number is the layer's index among the method's layers.
-    Cut(usize),
+    Compressed(usize),
     /// The last positions, as many as the sliding window has; methods do not see this layer.
     Window(usize),
     /// A state of constant size, of a recurrent layer; methods do not see this layer.
@@ -39,7 +39,7 @@ pub enum LayerKeeps {
 impl LayerKeeps {
     /// `[layers of the model]`
     pub(crate) fn for_model(model: &Model) -> Vec<Self> {
-        let mut cut = 0..;
+        let mut compressed = 0..;
         let config = model.config();
         let keeps = config.kinds.iter().map(|kind| {
             let state = config.recurrent.filter(|_| kind.recurrent);
@@ -47,7 +47,7 @@ impl LayerKeeps {
                 _ if kind.keys_of.is_some() => Self::Nothing,
                 (Some(shape), _) => Self::State(shape),
                 (None, Some(window)) => Self::Window(window),
-                (None, None) => Self::Cut(cut.next().unwrap_or_default()),
+                (None, None) => Self::Compressed(compressed.next().unwrap_or_default()),
             }
         });
         keeps.collect()
@@ -468,7 +468,7 @@ impl PrefillPlan {
     /// The requested measurements of a layer of the model.
     pub(crate) fn needs_in(&self, layer: usize) -> Needs {
         match self.keeps[layer] {
-            LayerKeeps::Cut(layer) => self.needs[layer],
+            LayerKeeps::Compressed(layer) => self.needs[layer],
             LayerKeeps::Window(_) | LayerKeeps::State(_) | LayerKeeps::Nothing => Needs::default(),
         }
     }
@@ -476,7 +476,7 @@ impl PrefillPlan {
     /// Tokens that enter a layer of the model.
     pub(crate) fn entering_in(&self, layer: usize) -> usize {
         match self.keeps[layer] {
-            LayerKeeps::Cut(layer) => self.layer_input_tokens(layer),
+            LayerKeeps::Compressed(layer) => self.layer_input_tokens(layer),
             LayerKeeps::Window(_) | LayerKeeps::State(_) | LayerKeeps::Nothing => self.tokens(),
         }
     }

@@ -195,7 +195,7 @@ impl StreamPlan {
     pub(crate) fn longest_ring(&self) -> usize {
         let rings = self.keeps.iter().filter_map(|keeps| match keeps {
             LayerKeeps::Window(window) => Some(*window),
-            LayerKeeps::Cut(_) | LayerKeeps::State(_) | LayerKeeps::Nothing => None,
+            LayerKeeps::Compressed(_) | LayerKeeps::State(_) | LayerKeeps::Nothing => None,
         });
         rings.max().unwrap_or(0).min(self.tokens)
     }
@@ -211,7 +211,7 @@ impl StreamPlan {
     pub fn widest(&self) -> usize {
         let ring = self.keeps.iter().filter_map(|keeps| match keeps {
             LayerKeeps::Window(window) => Some((*window).min(self.tokens + self.max_new_tokens)),
-            LayerKeeps::Cut(_) | LayerKeeps::State(_) | LayerKeeps::Nothing => None,
+            LayerKeeps::Compressed(_) | LayerKeeps::State(_) | LayerKeeps::Nothing => None,
         });
         self.slots().max(ring.max().unwrap_or(0))
     }
@@ -291,7 +291,7 @@ impl StreamPlan {
         for keeps in &self.keeps {
             match *keeps {
                 // For each row its position and its rank.
-                LayerKeeps::Cut(_) => {
+                LayerKeeps::Compressed(_) => {
                     kept_rows += kv_heads * (of_head + slots * 2 * size_of::<u32>());
                     tables += self.table.map_or(0, |table| {
                         Classes::bytes_for(table, kv_heads, kv_heads * self.slots())

@@ -255,7 +255,7 @@ impl PlannedPrefill<'_> {
         backend::of(read.model).place(&mut plan, self.gpu_memory)?;
         let tokens_read = plan.tokens_read();
         let (plans, methods) = (vec![plan], [self.method]);
-        let outcome = read_and_cut(read, plans, &mut prefix, &methods, watch, stop)?.pop();
+        let outcome = read_and_compress(read, plans, &mut prefix, &methods, watch, stop)?.pop();
         let outcome = outcome.map(|mut outcome| {
             let of_vault = prefix.notes.iter().cloned().map(Note::from);
             outcome.notes.extend(of_vault);
@@ -278,7 +278,7 @@ struct KeptLayers {
 
 /// Layer by layer: all tokens through the layer, then every method's selection. A method with a score pass is
 /// the only method, and its first prefill only measures.
-fn read_and_cut(
+fn read_and_compress(
     read: Read<'_>,
     mut plans: Vec<PrefillPlan>,
     prefix: &mut Prefix,
@@ -306,7 +306,7 @@ fn read_and_cut(
     }
 
     let mut reader = Reader::new(read, &plans, prefix, &mut progress)?;
-    let (mut kept, selecting) = cut_layers(&mut reader, methods, selects, watch, stop)?;
+    let (mut kept, selecting) = compress_layers(&mut reader, methods, selects, watch, stop)?;
     kept[0].selecting += scoring;
     let mut end = reader.end()?;
     let reading = match score_pass {
@@ -360,9 +360,9 @@ pub(crate) fn evictor(select: Box<dyn Select>, plan: &RowPlan) -> Option<Box<dyn
     evicts.then(|| select.evictor()).flatten()
 }
 
-/// Reads every layer and compacts it with every method. Returns the layers of each method, and the time spent on
+/// Reads every layer and compresses it with every method. Returns the layers of each method, and the time spent on
 /// all selections; measurements that methods share count once.
-fn cut_layers(
+fn compress_layers(
     reader: &mut Reader<'_>,
     methods: &[&dyn Method],
     selects: Vec<Box<dyn Select>>,
@@ -381,7 +381,7 @@ fn cut_layers(
     for (in_model, &keeps) in all[0].keeps.iter().enumerate() {
         let measuring = reader.read(in_model, watch, stop)?;
         let in_policy = match keeps {
-            LayerKeeps::Cut(in_policy) => in_policy,
+            LayerKeeps::Compressed(in_policy) => in_policy,
             _ => {
                 for (which, kept) in kept.iter_mut().enumerate() {
                     let (window, layer) = match keeps {
@@ -409,7 +409,8 @@ fn cut_layers(
         for (which, (method, kept)) in methods.iter().zip(&mut kept).enumerate() {
             let started = Instant::now();
             let select = &mut *kept.select;
-            let (compact, retention) = reader.cut(layer, which, *method, select, stop)?;
+            let (compact, retention) =
+                reader.compress_layer(layer, which, *method, select, stop)?;
             kept.map.push(&retention);
             let took = started.elapsed();
             kept.selecting += took;

@@ -27,7 +27,7 @@ use crate::backend;
 use crate::plan::PrefillPlan;
 use crate::shape::{head_shape, window_heads};
 use kept_vault::{
-    FEW_SHARED, LAST_QUERIES, LayerNumbers, MOST_QUERIES, Measurement, Vault, VaultAccess,
+    LAST_QUERIES, LayerNumbers, MIN_SHARED_TOKENS, MOST_QUERIES, Measurement, Vault, VaultAccess,
     VaultError, VaultFolder, VaultKey, VaultShape, VaultUse, VaultWriter, shared,
 };
 
@@ -148,7 +148,7 @@ impl Prefix {
         } else {
             0
         };
-        if end < FEW_SHARED {
+        if end < MIN_SHARED_TOKENS {
             if request.measurements.is_empty() && !plan.drops_tokens() {
                 prefix.open_turns(access, read, 0, read.ids.len() - request.query_rows);
                 prefix.buffers = prefix.count_buffers(read.model, plan, None);
@@ -177,7 +177,7 @@ impl Prefix {
                         .for_each(|key| access.vaults.folder.remove_or_warn(key));
                 }
                 Ok(Some(vault)) => {
-                    access.vaults.folder.used(&vault);
+                    access.vaults.folder.record_use(&vault);
                     prefix.replaced = part_of(&vault, access, ids);
                     prefix.use_vault(vault, ids, &request, prompt);
                 }
@@ -267,7 +267,7 @@ impl Prefix {
                 shape.rows(layer).start <= known.saturating_sub(window).min(kept)
             })
         };
-        if known < FEW_SHARED || !shape.windows.iter().enumerate().all(covers) {
+        if known < MIN_SHARED_TOKENS || !shape.windows.iter().enumerate().all(covers) {
             known = 0;
         }
         // Sums over tokens can be continued if they cover exactly the tokens used; reconstructions and scores
@@ -357,7 +357,7 @@ impl Prefix {
 
     /// Whether the reconstruction's scores come from the vault.
     pub(super) fn knows_reconstruction(&self) -> bool {
-        self.taken.iter().any(|m| m.is_repetition())
+        self.taken.iter().any(|m| m.is_reconstruction())
     }
 
     /// Whether scores of the document are read or written: of a reconstruction or of a method.

@@ -38,11 +38,11 @@ impl ReadingProgress {
     }
 
     /// Adds the memory of a compacted layer; `layer` is its index among the method's layers, if it has one.
-    pub(super) fn add_layer(&mut self, layer: Option<usize>, cut: &CompactLayer) {
+    pub(super) fn add_layer(&mut self, layer: Option<usize>, compressed: &CompactLayer) {
         let method = layer.map_or(0, |layer| self.method[layer]);
-        self.now.kept += cut.live_bytes();
-        self.now.tables += cut.table_bytes() + method;
-        self.now.scratch += cut.allocated_bytes() - cut.live_bytes();
+        self.now.kept += compressed.live_bytes();
+        self.now.tables += compressed.table_bytes() + method;
+        self.now.scratch += compressed.allocated_bytes() - compressed.live_bytes();
     }
 
     /// Adds `rows` rows that have passed a layer.

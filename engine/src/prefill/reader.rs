@@ -1,7 +1,7 @@
-//! One prefill, layer by layer: [`Reader::read`] runs every token through a layer in chunks, [`Reader::cut`] keeps the
-//! rows that a method selects (`cut.rs`). Several methods may select from the same layer independently.
+//! One prefill, layer by layer: [`Reader::read`] runs every token through a layer in chunks, [`Reader::compress_layer`]
+//! keeps the rows that a method selects (`compress.rs`). Several methods may select from the same layer independently.
 
-mod cut;
+mod compress;
 
 use std::ops::Range;
 use std::time::{Duration, Instant};

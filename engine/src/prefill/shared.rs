@@ -3,7 +3,7 @@
 use kept_kernels::Stop;
 
 use super::prefix::Prefix;
-use super::{Prefill, PrefillOutcome, read_and_cut};
+use super::{Prefill, PrefillOutcome, read_and_compress};
 use crate::EngineError;
 use crate::backend;
 use crate::watch::EventSink;
@@ -51,7 +51,7 @@ impl Prefill<'_> {
             let (mut plans, methods): (Vec<_>, Vec<_>) = parts.unzip();
             plans.iter_mut().for_each(|plan| plan.chunk = chunk);
             let mut prefix = Prefix::none(read.ids.len());
-            let outcomes = read_and_cut(read, plans, &mut prefix, &methods, &mut watch, stop)?;
+            let outcomes = read_and_compress(read, plans, &mut prefix, &methods, &mut watch, stop)?;
             for (place, outcome) in places.into_iter().zip(outcomes) {
                 results[place] = Some(Ok(outcome));
             }

@@ -6,7 +6,7 @@ use kept_kernels::Stop;
 use kept_models::RopeTable;
 use kept_policies::{Budget, Method};
 
-use super::{End, Stream, Streamed, Streaming};
+use super::{Stream, StreamCheckpoint, Streamed, Streaming};
 use crate::answering::{Answering, PromptRead};
 use crate::asking::Asked;
 use crate::note::Note;
@@ -22,7 +22,7 @@ struct StreamSetup<'a> {
     rope: RopeTable,
     ledger: MemoryLedger,
     /// The saved state at the document's end; `None` without vaults, or if the document is short.
-    end: Option<End<'a>>,
+    checkpoint: Option<StreamCheckpoint<'a>>,
     /// Notes for the user so far.
     notes: Vec<Note>,
 }
@@ -38,7 +38,7 @@ pub(crate) struct StreamedText<'a> {
     pub(crate) rope: &'a RopeTable,
     pub(crate) ledger: &'a MemoryLedger,
     /// Where its state is saved.
-    pub(crate) end: Option<&'a End<'a>>,
+    pub(crate) checkpoint: Option<&'a StreamCheckpoint<'a>>,
     /// Tokens of the prompt, for the progress.
     pub(crate) tokens: usize,
 }
@@ -176,7 +176,7 @@ impl Engine {
         notes.extend(fitted.cloned());
         let ledger = self.ledger_of_stream(plan)?;
         let document = &prompt.ids[..prompt.document.end];
-        let end = self.end_of(ask.vault, document, ask.method, plan);
+        let checkpoint = self.checkpoint_of(ask.vault, document, ask.method, plan);
         self.check_memory(&ledger)?;
         let of_streaming = self.streaming_notes(ask.method, plan, prompt.len())?;
         of_streaming.iter().for_each(|note| watch.chosen(note));
@@ -186,7 +186,7 @@ impl Engine {
         Ok(StreamSetup {
             rope: RopeTable::new(model.config(), plan.positions),
             ledger,
-            end,
+            checkpoint,
             notes,
         })
     }
@@ -206,7 +206,7 @@ impl Engine {
         watch.prompt(&asked.prompt);
         let started = Instant::now();
         let (streamed, vault) = self.stream_prompt(&asked, plan, &mut setup, watch, stop)?;
-        for (layer, kept) in streamed.cache.cut_layers().enumerate() {
+        for (layer, kept) in streamed.cache.compressed_layers().enumerate() {
             watch.layer(layer, kept);
         }
         let read = PromptRead {
@@ -256,7 +256,7 @@ impl Engine {
             plan,
             rope: &setup.rope,
             ledger: &setup.ledger,
-            end: setup.end.as_ref(),
+            checkpoint: setup.checkpoint.as_ref(),
             tokens: n,
         };
         let (mut stream, mut progress, vault) =
@@ -274,15 +274,20 @@ impl Engine {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<(Stream<'m>, StreamProgress<'m>, VaultUse), EngineError> {
-        let &StreamedText { ids, end, plan, .. } = text;
+        let &StreamedText {
+            ids,
+            checkpoint,
+            plan,
+            ..
+        } = text;
         let (model, n) = (self.model(), text.tokens);
         let new = || Stream::new(model, text.method, plan.clone(), text.rope);
         let mut stream = new();
         let mut vault = VaultUse {
-            kind: if end.is_some() { "end" } else { "off" }.to_owned(),
+            kind: if checkpoint.is_some() { "end" } else { "off" }.to_owned(),
             ..VaultUse::none(n)
         };
-        match end.map_or(Ok(None), |end| end.restore(&mut stream, stop)) {
+        match checkpoint.map_or(Ok(None), |checkpoint| checkpoint.restore(&mut stream, stop)) {
             Ok(None) => {}
             Ok(Some(loaded)) => vault.bytes = loaded.bytes,
             Err(_) if stop.is_requested() => return Err(EngineError::Stopped),
@@ -307,17 +312,17 @@ impl Engine {
             let now = stream.seen();
             if now < ids.len()
                 && now - saved >= SAVED.max(saved / PART)
-                && let Some(end) = end
+                && let Some(checkpoint) = checkpoint
             {
                 saved = now;
-                if let Err(error) = end.save(stream, text.name, text.method.name(), stop) {
+                if let Err(error) = checkpoint.save(stream, text.name, text.method.name(), stop) {
                     tracing::warn!(%error, "the state of an unfinished reading could not be saved");
                 }
             }
         };
         progress.feed(&mut stream, &ids[seen..], &mut save, watch, stop)?;
-        if let Some(end) = end.filter(|_| seen < ids.len()) {
-            match end.save(&mut stream, text.name, text.method.name(), stop) {
+        if let Some(checkpoint) = checkpoint.filter(|_| seen < ids.len()) {
+            match checkpoint.save(&mut stream, text.name, text.method.name(), stop) {
                 Ok(bytes) => (vault.bytes, vault.written) = (bytes, true),
                 Err(_) if stop.is_requested() => return Err(EngineError::Stopped),
                 Err(error) => notes.push(error.unwritten(false).into()),

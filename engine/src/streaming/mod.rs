@@ -38,7 +38,7 @@ use layer::ChunkScratch;
 use ring::Ring;
 
 pub(crate) use ask::StreamedText;
-pub(crate) use state::End;
+pub(crate) use state::StreamCheckpoint;
 
 /// When a document is read in streaming mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ pub enum Streaming {
 /// One layer's state between two chunks.
 enum StreamLayer {
     /// A layer that the method compacts, with its index among the method's layers.
-    Cut(usize, Box<CompactLayer>),
+    Compressed(usize, Box<CompactLayer>),
     /// A sliding-window layer.
     Ring(Box<Ring>),
     /// A recurrent layer.
@@ -109,7 +109,9 @@ impl<'a> Stream<'a> {
             "a rotation for every rank"
         );
         let empty = |keeps: &LayerKeeps| match *keeps {
-            LayerKeeps::Cut(own) => StreamLayer::Cut(own, Box::new(plan.empty_layer())),
+            LayerKeeps::Compressed(own) => {
+                StreamLayer::Compressed(own, Box::new(plan.empty_layer()))
+            }
             LayerKeeps::Window(window) => StreamLayer::Ring(Box::new(Ring::new(&plan, window))),
             LayerKeeps::Nothing => unreachable!("refused by the plan"),
             LayerKeeps::State(shape) => StreamLayer::State(Box::new(RecurrentState::new(shape))),
@@ -200,7 +202,7 @@ impl<'a> Stream<'a> {
                 self.scratch.project(&mut *pass, rows, count, stop)?;
                 match &mut self.layers[layer] {
                     StreamLayer::State(_) => unreachable!("done above"),
-                    StreamLayer::Cut(own, kept) => {
+                    StreamLayer::Compressed(own, kept) => {
                         self.scratch.attend(&chunk, kept)?;
                         self.scratch.finish(&chunk, &mut *pass, rows)?;
                         let evictor = self.evictor.as_deref_mut();
@@ -224,7 +226,7 @@ impl<'a> Stream<'a> {
     /// Bytes of live rows, and of class tables.
     fn live_bytes(&self) -> (u64, u64) {
         let of = |layer: &StreamLayer| match layer {
-            StreamLayer::Cut(_, kept) => (kept.live_bytes(), kept.table_bytes()),
+            StreamLayer::Compressed(_, kept) => (kept.live_bytes(), kept.table_bytes()),
             StreamLayer::Ring(ring) => (ring.live_bytes(), 0),
             StreamLayer::State(state) => (state.bytes(), 0),
         };
@@ -242,7 +244,7 @@ impl<'a> Stream<'a> {
         let mut layers = Vec::with_capacity(self.layers.len());
         for (layer, kept) in self.layers.into_iter().enumerate() {
             layers.push(match kept {
-                StreamLayer::Cut(_, kept) => {
+                StreamLayer::Compressed(_, kept) => {
                     map.push_kept(&kept);
                     *kept
                 }

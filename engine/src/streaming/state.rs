@@ -12,14 +12,16 @@ use kept_policies::Snapshot;
 use super::{Stream, StreamLayer};
 use crate::plan::StreamPlan;
 use crate::{Engine, MethodSpec};
-use kept_vault::{EndOf, FEW_SHARED, LoadedEnd, VaultError, VaultFolder, VaultKey, Vaults};
+use kept_vault::{
+    CheckpointInfo, LoadedCheckpoint, MIN_SHARED_TOKENS, VaultError, VaultFolder, VaultKey, Vaults,
+};
 
 impl Stream<'_> {
     /// Passes the state of every layer and of the method to `through`.
     fn snapshot(&mut self, through: &mut dyn Snapshot) {
         for layer in &mut self.layers {
             match layer {
-                StreamLayer::Cut(_, kept) => kept.snapshot(through),
+                StreamLayer::Compressed(_, kept) => kept.snapshot(through),
                 StreamLayer::Ring(ring) => ring.snapshot(through),
                 StreamLayer::State(state) => {
                     for numbers in state.numbers() {
@@ -34,8 +36,8 @@ impl Stream<'_> {
     }
 }
 
-/// The saved state of a document's end in the vaults' folder.
-pub(crate) struct End<'a> {
+/// The checkpoint of a document in the vaults' folder: the saved state at its end.
+pub(crate) struct StreamCheckpoint<'a> {
     folder: &'a VaultFolder,
     key: VaultKey,
     /// The key of the state of an unfinished reading.
@@ -45,35 +47,36 @@ pub(crate) struct End<'a> {
 }
 
 impl Engine {
-    /// The document's end after the tokens `ids`, read with `method` and `plan`; `None` without vaults, or if
+    /// The checkpoint after the tokens `ids`, read with `method` and `plan`; `None` without vaults, or if
     /// the document is too short to be stored.
-    pub(crate) fn end_of<'a>(
+    pub(crate) fn checkpoint_of<'a>(
         &self,
         vaults: Option<Vaults<'a>>,
         ids: &[u32],
         method: &MethodSpec,
         plan: &StreamPlan,
-    ) -> Option<End<'a>> {
-        let vaults = vaults.filter(|_| ids.len() >= FEW_SHARED)?;
+    ) -> Option<StreamCheckpoint<'a>> {
+        let vaults = vaults.filter(|_| ids.len() >= MIN_SHARED_TOKENS)?;
         let rope = RopeTable::frequencies_of(self.model().config(), plan.positions);
         let mut parameters: Vec<_> = method.parameters.iter().collect();
         parameters.sort();
         // The number is that of what methods save of themselves.
-        let how = format!("2 {} {parameters:?} {}", method.name, plan.fingerprint());
-        let key = |how: &str| VaultKey::of_end(self.print(), &rope, ids, how);
-        Some(End {
+        let settings = format!("2 {} {parameters:?} {}", method.name, plan.fingerprint());
+        let key =
+            |settings: &str| VaultKey::of_checkpoint(self.fingerprint(), &rope, ids, settings);
+        Some(StreamCheckpoint {
             folder: vaults.folder,
-            key: key(&how),
-            unfinished: key(&format!("unfinished {how}")),
+            key: key(&settings),
+            unfinished: key(&format!("unfinished {settings}")),
             tokens: ids.len(),
         })
     }
 }
 
-impl End<'_> {
+impl StreamCheckpoint<'_> {
     /// Whether a saved state exists.
     pub(crate) fn is_known(&self) -> bool {
-        self.folder.has_end(&self.key)
+        self.folder.has_checkpoint(&self.key)
     }
 
     /// Number of tokens up to the document's end.
@@ -90,10 +93,10 @@ impl End<'_> {
         &self,
         stream: &mut Stream<'_>,
         stop: &Stop,
-    ) -> Result<Option<LoadedEnd>, VaultError> {
-        let walk = &mut |through: &mut dyn Snapshot| stream.snapshot(through);
-        let found = match self.folder.load_end(&self.key, walk, stop)? {
-            None => self.folder.load_end(&self.unfinished, walk, stop)?,
+    ) -> Result<Option<LoadedCheckpoint>, VaultError> {
+        let visit = &mut |through: &mut dyn Snapshot| stream.snapshot(through);
+        let found = match self.folder.load_checkpoint(&self.key, visit, stop)? {
+            None => self.folder.load_checkpoint(&self.unfinished, visit, stop)?,
             found => found,
         };
         if let Some(found) = found {
@@ -118,14 +121,14 @@ impl End<'_> {
         } else {
             (&self.key, "")
         };
-        let of = EndOf {
+        let of = CheckpointInfo {
             document: document.to_owned(),
             model: stream.model.name().to_owned(),
             tokens: stream.seen,
-            how: format!("{} rows a head by {method}{unfinished}", stream.plan.rows),
+            settings: format!("{} rows a head by {method}{unfinished}", stream.plan.rows),
         };
-        let walk = &mut |through: &mut dyn Snapshot| stream.snapshot(through);
-        let bytes = self.folder.save_end(key, of, walk, stop)?;
+        let visit = &mut |through: &mut dyn Snapshot| stream.snapshot(through);
+        let bytes = self.folder.save_checkpoint(key, of, visit, stop)?;
         if key == &self.key {
             self.folder.remove_or_warn(&self.unfinished);
         }

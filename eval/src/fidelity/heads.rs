@@ -1,4 +1,4 @@
-//! How much each KV head could be cut: sparsity and redundancy (EMS, section 4.1, equations 3 to 5, figure 3b).
+//! How much each KV head could be compressed: sparsity and redundancy (EMS, section 4.1, equations 3 to 5, figure 3b).
 //!
 //! Measured on the full cache, independent of the compared methods. Keys are taken before RoPE, as in the paper.
 

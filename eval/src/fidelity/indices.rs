@@ -33,7 +33,7 @@ pub struct IndexFigures {
 impl IndexFigures {
     /// Computes the figures from the retention map of a prompt.
     pub fn from_map(map: &RetentionMap) -> Self {
-        let layers: Vec<Vec<Vec<u32>>> = map.cut_layers().map(|l| sets(map, l)).collect();
+        let layers: Vec<Vec<Vec<u32>>> = map.compressed_layers().map(|l| sets(map, l)).collect();
         let alike = |a: usize, b: usize| {
             let heads = layers[a].iter().zip(&layers[b]);
             mean(heads.map(|(a, b)| jaccard(a, b))).unwrap_or(1.0)

@@ -18,7 +18,7 @@ use kept_engine::{CompactCache, CompactLayer};
 
 /// Accumulates recall, layer by layer, over the tokens of an answer.
 pub(crate) struct RecallSums {
-    /// `[layers]`: sums over tokens, for the layers that a method cuts.
+    /// `[layers]`: sums over tokens, for the compressed layers.
     layers: Vec<f64>,
     tokens: usize,
 }
@@ -35,7 +35,7 @@ impl RecallSums {
     /// Adds one token. `attention[layer]` is `[kv_heads, tokens so far]` of the full cache, the token's own position
     /// last; `cache` is the method's, before the token is decoded.
     pub(crate) fn add(&mut self, attention: &[Vec<f32>], cache: &CompactCache) {
-        let layers = self.layers.iter_mut().zip(cache.cut_layers());
+        let layers = self.layers.iter_mut().zip(cache.compressed_layers());
         for ((sum, cached), full) in layers.zip(attention) {
             let heads = cached.kv_heads();
             let rows = full.chunks_exact(full.len() / heads).enumerate();

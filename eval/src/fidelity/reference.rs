@@ -112,9 +112,10 @@ impl Reference {
 
 /// The wavelet figures of the last recorded query, over all layers and query heads.
 fn wavelet(recorded: &Recorded, cache: &CompactCache) -> Option<WaveletFigures> {
-    let tokens = recorded.attention.last()?.first()?.len() / cache.cut_layers().next()?.kv_heads();
+    let tokens =
+        recorded.attention.last()?.first()?.len() / cache.compressed_layers().next()?.kv_heads();
     let mut sums = WaveletSums::new(tokens);
-    for (layer, attention) in cache.cut_layers().zip(&recorded.last) {
+    for (layer, attention) in cache.compressed_layers().zip(&recorded.last) {
         let group = attention.len() / tokens / layer.kv_heads();
         let values = layer.values();
         let dim = values.head_dim();

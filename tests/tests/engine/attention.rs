@@ -44,7 +44,7 @@ fn heads_look_at_what_their_row_of_the_map_keeps() {
         };
         let answer = engine.ask_watched(&ask, &mut Nothing, &Stop::new());
         let answer = answer.unwrap_or_else(|error| panic!("{arch}: {error}"));
-        let layers: Vec<&LayerRetention> = answer.map.cut_layers().collect();
+        let layers: Vec<&LayerRetention> = answer.map.compressed_layers().collect();
         let looked: BTreeSet<usize> = answer.by_head.iter().map(|of| of.layer).collect();
         assert!(
             looked.iter().eq(&(0..layers.len()).collect::<Vec<_>>()),

@@ -5,7 +5,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::models::Model;
 use kept_engine::policies::Budget;
-use kept_engine::vault::{Holds, VaultUse, Vaults};
+use kept_engine::vault::{VaultContent, VaultUse, Vaults};
 use kept_engine::{Ask, Engine, Limits, MethodSpec, Sampling, Turn};
 use kept_tests::engine::open;
 use kept_tests::golden::{self, Unpacked};
@@ -44,7 +44,7 @@ fn conversations(place: &Place) -> Vec<usize> {
     let vaults = place.vaults.list().expect("a list");
     let turns = vaults
         .iter()
-        .filter(|v| matches!(v.holds, Some(Holds::Turns(_))));
+        .filter(|v| matches!(v.holds, Some(VaultContent::Turns(_))));
     turns.map(|vault| vault.tokens).collect()
 }
 
@@ -165,7 +165,7 @@ fn a_damaged_or_missing_vault_costs_only_time() {
         let vaults = place.vaults.list().expect("a list");
         let found = vaults
             .into_iter()
-            .find(|v| matches!(v.holds, Some(Holds::Turns(_))));
+            .find(|v| matches!(v.holds, Some(VaultContent::Turns(_))));
         let key = found.expect("a conversation").key.to_string();
         let mut files = place.files().into_iter();
         files
@@ -190,7 +190,7 @@ fn a_damaged_or_missing_vault_costs_only_time() {
     exact(&model, &follow_up(&model, method, 0), &place);
     exact(&model, &follow_up(&model, method, 2), &place);
     for vault in place.vaults.list().expect("a list") {
-        if matches!(vault.holds, Some(Holds::Rows(_))) {
+        if matches!(vault.holds, Some(VaultContent::Rows(_))) {
             place.vaults.remove_or_warn(&vault.key);
         }
     }

@@ -70,7 +70,7 @@ fn keeps_newest_turns(method: &str, answer: &Answer) {
     let prompt = &answer.prompt;
     let fits = |turn: &&std::ops::Range<usize>| prompt.len() - turn.start <= SHARE;
     let newest = prompt.turns.iter().find(fits).expect("one turn fits");
-    for layer in answer.map.cut_layers() {
+    for layer in answer.map.compressed_layers() {
         let LayerRetention::Kept(heads) = layer else {
             panic!("{method} keeps everything");
         };

@@ -363,7 +363,13 @@ fn ems_streams_like_its_decode_loop() {
         let merged: usize = found.map.merged.iter().flatten().map(Vec::len).sum();
         assert!(merged > 0, "{name}: nothing was merged");
         let chunked = stream(&model, method, 16, &ids, 6, false);
-        assert!(chunked.map.cut_rows().iter().all(|&rows| rows <= budget));
+        assert!(
+            chunked
+                .map
+                .compressed_rows()
+                .iter()
+                .all(|&rows| rows <= budget)
+        );
         assert!(
             chunked
                 .logits
@@ -413,7 +419,7 @@ fn streaming_without_eviction_equals_prefill() {
                     false,
                 );
                 let whole = |layer: &LayerRetention| *layer == LayerRetention::Everything;
-                assert!(found.map.cut_layers().all(whole), "{what}");
+                assert!(found.map.compressed_layers().all(whole), "{what}");
                 for (row, (found, expected)) in found.logits.iter().zip(&expected).enumerate() {
                     assert_same(found, expected, 1e-4, &format!("{what}, row {row}"));
                 }

@@ -6,7 +6,7 @@ use kept_engine::Prefill;
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::models::RopeTable;
 use kept_engine::vault::{
-    LayerShape, ModelPrint, VaultAccess, VaultError, VaultKey, VaultShape, Vaults,
+    LayerShape, ModelFingerprint, VaultAccess, VaultError, VaultKey, VaultShape, Vaults,
 };
 use kept_tests::engine::open;
 use kept_tests::golden;
@@ -74,8 +74,8 @@ fn a_busy_or_full_vault_folder_costs_no_answer() {
         .read(&model, Some(&Place::default()), PackedRows::F16)
         .expect("read");
     let rope = RopeTable::new(model.config(), 300);
-    let print = ModelPrint::of(&model);
-    let key = VaultKey::new(&print, &rope, &case.prefix, PackedRows::F16);
+    let fingerprint = ModelFingerprint::of(&model);
+    let key = VaultKey::new(&fingerprint, &rope, &case.prefix, PackedRows::F16);
     let heads = LayerShape {
         q_heads: 4,
         kv_heads: 2,
@@ -122,8 +122,8 @@ fn a_vault_of_another_model_is_replaced() {
         .read(&model, Some(&Place::default()), PackedRows::F16)
         .expect("read");
     let rope = RopeTable::new(model.config(), 300);
-    let print = ModelPrint::of(&model);
-    let key = VaultKey::new(&print, &rope, &case.prefix, PackedRows::F16);
+    let fingerprint = ModelFingerprint::of(&model);
+    let key = VaultKey::new(&fingerprint, &rope, &case.prefix, PackedRows::F16);
     let shape = VaultShape {
         tokens: case.prefix.len(),
         from: None,
@@ -162,7 +162,7 @@ fn a_stop_leaves_no_partial_vault() {
     let model = open(&golden::model("group2-llama3-tied"));
     let place = Place::default();
     let rope = RopeTable::new(model.config(), 400);
-    let print = ModelPrint::of(&model);
+    let fingerprint = ModelFingerprint::of(&model);
     let method = spec("kvzip", "chunk=50,spread=layer", 80);
     let mut stopped = 0;
     for after in 0..60 {
@@ -180,7 +180,7 @@ fn a_stop_leaves_no_partial_vault() {
                     folder: &place.vaults,
                     kind: PackedRows::Q8_0,
                 },
-                model: &print,
+                model: &fingerprint,
                 document: "a document",
                 turns: &[],
                 rebuild: false,

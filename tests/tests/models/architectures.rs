@@ -232,7 +232,7 @@ fn events_list_the_evicting_layers() {
         last.kept_full,
         engine.kv_bytes_full(n + answer.report.answer_tokens)
     );
-    assert_eq!(answer.map.cut_rows(), [30, 30]);
+    assert_eq!(answer.map.compressed_rows(), [30, 30]);
     assert_eq!(answer.rows_per_layer.len(), engine.model().config().layers);
 }
 

@@ -12,10 +12,10 @@ fn the_least_recently_used_closed_vault_is_evicted() {
         std::thread::sleep(std::time::Duration::from_millis(30));
     }
     let open = find(&folder, &key('1')).expect("there");
-    folder.used(&open);
+    folder.record_use(&open);
     drop(open);
     let open = find(&folder, &key('2')).expect("there");
-    folder.used(&open);
+    folder.record_use(&open);
     // 3 is the oldest now, and 2 is open.
     write(&folder, &key('4'), PackedRows::F16);
     let left = |folder: &VaultFolder| -> Vec<VaultKey> {
@@ -69,7 +69,7 @@ fn the_order_of_use_survives_a_clock_set_back() {
         entries.into_iter().map(|entry| entry.key).collect()
     };
     assert_eq!(order(&folder), [key('2'), key('1')], "made last");
-    folder.used(&find(&folder, &key('1')).expect("there"));
+    folder.record_use(&find(&folder, &key('1')).expect("there"));
     assert_eq!(order(&folder), [key('1'), key('2')], "used last");
     write(&folder, &key('3'), PackedRows::F16);
     assert_eq!(order(&folder), [key('3'), key('1')]);

@@ -37,12 +37,12 @@ impl DecodePlan {
     /// The plan for an answer after a prefill.
     pub(crate) fn after_prefill(plan: &PrefillPlan) -> Self {
         let kept: Vec<usize> = plan.kept().collect();
-        let cut = |own: usize| [plan.capacities[own], kept[own].saturating_sub(F16_ROWS)];
+        let compressed = |own: usize| [plan.capacities[own], kept[own].saturating_sub(F16_ROWS)];
         let (keeps, kv_heads) = (&plan.keeps, plan.row_plan.model.kv_heads);
         let tokens = plan.tokens() + plan.max_new_tokens();
         let compacted = (plan.reassigns_positions(), plan.max_entries());
         Self {
-            layers: Self::layers(keeps, kv_heads, plan.cache, tokens, compacted, &cut),
+            layers: Self::layers(keeps, kv_heads, plan.cache, tokens, compacted, &compressed),
             max_rows: plan.max_capacity,
             max_entries: plan.max_entries(),
             reads_probabilities: plan.changes_rows_in_decode(),
@@ -52,19 +52,19 @@ impl DecodePlan {
     /// The plan for an answer after a text that was read in streaming mode.
     pub(crate) fn after_stream(plan: &StreamPlan) -> Self {
         let narrow = plan.slots().saturating_sub(F16_ROWS + 1);
-        let cut = |_| [plan.slots(), narrow];
+        let compressed = |_| [plan.slots(), narrow];
         let (keeps, kv_heads) = (&plan.keeps, plan.heads.kv_heads);
         let tokens = plan.tokens + plan.max_new_tokens;
         let compacted = (true, plan.max_entries());
         Self {
-            layers: Self::layers(keeps, kv_heads, plan.cache, tokens, compacted, &cut),
+            layers: Self::layers(keeps, kv_heads, plan.cache, tokens, compacted, &compressed),
             max_rows: plan.widest(),
             max_entries: plan.max_entries(),
             reads_probabilities: true,
         }
     }
 
-    /// Layers according to `keeps`. In layers that a method compacts, `cut` gives the slots of a head and how many of its
+    /// Layers according to `keeps`. In compressed layers, `compressed` gives the slots of a head and how many of its
     /// first physical rows are quantised, for a quantised cache type; `compacted` is whether positions are re-assigned
     /// there, so that keys are rotated by rank, and the entries of the class table. Sliding-window layers have the
     /// capacity of their window, at most `tokens`.
@@ -74,12 +74,12 @@ impl DecodePlan {
         cache: CacheType,
         tokens: usize,
         compacted: (bool, usize),
-        cut: &dyn Fn(usize) -> [usize; 2],
+        compressed: &dyn Fn(usize) -> [usize; 2],
     ) -> Vec<LayerCapacity> {
         let layer = |keeps: &LayerKeeps| {
             let whole = (false, 0);
             let (cache, [slots, narrow], (ranked, entries)) = match *keeps {
-                LayerKeeps::Cut(own) => (cache, cut(own), compacted),
+                LayerKeeps::Compressed(own) => (cache, compressed(own), compacted),
                 // A GPU has no recurrent model; a layer without rows needs none.
                 LayerKeeps::State(_) | LayerKeeps::Nothing => (cache.wide(), [0, 0], whole),
                 LayerKeeps::Window(window) => (cache.wide(), [window.min(tokens), 0], whole),

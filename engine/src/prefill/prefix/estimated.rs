@@ -6,8 +6,8 @@ use super::{MeasurementRequest, Prefix, fits_model};
 use crate::EngineError;
 use crate::backend;
 use crate::plan::{Plan, PlanRequest, Reading};
-use crate::streaming::End;
-use kept_vault::{FEW_SHARED, VaultKey, Vaults};
+use crate::streaming::StreamCheckpoint;
+use kept_vault::{MIN_SHARED_TOKENS, VaultKey, Vaults};
 
 impl Plan {
     /// This plan with what a vault provides, and the tokens of the prompt that it provides: their rows and all needed
@@ -24,14 +24,16 @@ impl Plan {
     ) -> Result<(Self, usize), EngineError> {
         let (engine, prompt) = (&self.engine, request.prompt);
         let end = begins.len().min(prompt.tokens.saturating_sub(1));
-        if end < FEW_SHARED {
+        if end < MIN_SHARED_TOKENS {
             return Ok((self, 0));
         }
         let plan = match &self.reading {
             Reading::Prefill(plan) => plan,
             Reading::Stream(plan) => {
-                let end = engine.end_of(Some(vaults), begins, &self.spec, plan);
-                let tokens = end.filter(End::is_known).map_or(0, |end| end.tokens());
+                let checkpoint = engine.checkpoint_of(Some(vaults), begins, &self.spec, plan);
+                let tokens = checkpoint
+                    .filter(StreamCheckpoint::is_known)
+                    .map_or(0, |checkpoint| checkpoint.tokens());
                 return Ok((self, tokens));
             }
         };
@@ -41,7 +43,7 @@ impl Plan {
         let (model, ids) = (engine.model(), &begins[..end]);
         let positions = prompt.tokens + plan.max_new_tokens();
         let rope = RopeTable::frequencies_of(model.config(), positions);
-        let key = VaultKey::new(engine.print(), &rope, ids, vaults.kind);
+        let key = VaultKey::new(engine.fingerprint(), &rope, ids, vaults.kind);
         let measured = MeasurementRequest::new(plan, prompt);
         let mut prefix = Prefix::none(prompt.tokens);
         prefix.enable(end, vaults.kind, model);

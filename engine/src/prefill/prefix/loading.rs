@@ -73,7 +73,7 @@ impl Prefix {
     /// Copies the reconstruction's scores into `scores [kv_heads, n]`; other columns are 0.
     pub(in crate::prefill) fn fill_reconstruction(&self, scores: &mut [f32], n: usize) {
         scores.fill(0.0);
-        let mut taken = self.taken.iter().filter(|m| m.is_repetition());
+        let mut taken = self.taken.iter().filter(|m| m.is_reconstruction());
         if let Some(stored) = taken.next().and_then(|m| self.stored(*m)) {
             copy_columns(stored.single(), scores, n);
         }

@@ -25,7 +25,7 @@ impl MeasurementRequest {
                     .reconstruction
                     .filter(|_| plan.reconstruction_plan.is_some());
                 let reconstruction =
-                    reconstruction.map(|r| Measurement::of_repetition(r, prompt.before));
+                    reconstruction.map(|r| Measurement::of_reconstruction(r, prompt.before));
                 let scores = needs.score_cache.map(Measurement::of_scores);
                 (sums
                     .into_iter()

@@ -69,7 +69,7 @@ impl TurnRows {
             }
         }
         let stored = turns.vault.as_ref().map_or(0, |vault| {
-            folder.used(vault);
+            folder.record_use(vault);
             shared(vault.ids(), ids)
         });
         if stored < end {

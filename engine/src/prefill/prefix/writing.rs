@@ -110,7 +110,7 @@ impl Prefix {
                     (Measurement::QuerySums { skip, products }, _) => {
                         writer.sums(&learned.measured.sums(skip, products))?;
                     }
-                    (Measurement::Repetition { .. }, _) => {
+                    (Measurement::Reconstruction { .. }, _) => {
                         for scores in learned.reconstruction.chunks_exact(learned.tokens) {
                             writer.numbers(&scores[..self.tokens])?;
                         }

@@ -1,9 +1,9 @@
-//! End states: the state of all layers and of the method at the end of a document that was read in streaming mode. A
+//! Checkpoints: the state of all layers and of the method at the end of a document that was read in streaming mode. A
 //! later question continues from this state, with the same answer as after a new prefill: no layer depends on the
 //! text after the document.
 //!
 //! ```text
-//! the state's numbers, as its walk shows them | footer (JSON) | footer length u64 | footer CRC-32 u32 | "KEPTVLT2"
+//! the numbers, as `VisitState` passes them | footer (JSON) | footer length u64 | footer CRC-32 u32 | "KEPTVLT2"
 //! ```
 //!
 //! `engine/src/streaming/state.rs` defines the state.
@@ -18,15 +18,15 @@ use serde::{Deserialize, Serialize};
 
 use super::footer::footer;
 use super::format::PIECE;
-use super::making::{Locked, UnfinishedFile, open_to_read, wait_for};
+use super::unfinished_file::{LockedFile, UnfinishedFile, open_to_read, wait_for};
 use super::{VaultError, VaultKey};
 
 /// A function that passes all numbers of a state to a [`Snapshot`], in a fixed order.
-pub type Walk<'a> = &'a mut dyn FnMut(&mut dyn Snapshot);
+pub type VisitState<'a> = &'a mut dyn FnMut(&mut dyn Snapshot);
 
-/// Description of an end state.
+/// Description of a checkpoint.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct EndOf {
+pub struct CheckpointInfo {
     /// Name of the document, for lists.
     pub document: String,
     /// Name of the model, for lists.
@@ -34,13 +34,14 @@ pub struct EndOf {
     /// Tokens that the state has seen: up to the end of the document, or fewer if its reading is not finished.
     pub tokens: usize,
     /// The settings of streaming mode, in words, for lists.
-    pub how: String,
+    #[serde(rename = "how")]
+    pub settings: String,
 }
 
-/// An end state that was read.
+/// A checkpoint that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoadedEnd {
-    /// Tokens that the state has seen ([`EndOf::tokens`]).
+pub struct LoadedCheckpoint {
+    /// Tokens that the state has seen ([`CheckpointInfo::tokens`]).
     pub tokens: usize,
     /// Bytes of the file.
     pub bytes: u64,
@@ -48,17 +49,17 @@ pub struct LoadedEnd {
 
 /// The footer of the file.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct EndFooter {
+pub(super) struct CheckpointFooter {
     /// Key of the vault; must equal the file name.
     key: String,
-    pub(super) of: EndOf,
+    pub(super) of: CheckpointInfo,
     /// CRC-32 of the numbers.
     checksum: u32,
     /// Hash of the kinds and counts of the numbers: [`Layout`].
     layout: u32,
 }
 
-/// Hash of the kinds and counts of the numbers in a walk. It detects files of other versions, whose numbers would be
+/// Hash of the kinds and counts of the numbers in a visit. It detects files of other versions, whose numbers would be
 /// misinterpreted.
 #[derive(Default)]
 struct Layout(crc32fast::Hasher);
@@ -71,25 +72,25 @@ impl Layout {
 }
 
 /// Bytes of the numbers of a state.
-pub(super) fn bytes_of(walk: Walk<'_>) -> u64 {
+pub(super) fn bytes_of(visit: VisitState<'_>) -> u64 {
     let mut counted = Counted(0);
-    walk(&mut counted);
+    visit(&mut counted);
     counted.0
 }
 
-/// Writes a state to the file `making` under `key`; returns the file's size.
+/// Writes a state to `file` under `key`; returns the file's size.
 ///
 /// # Errors
 /// [`VaultError::Io`].
 pub(super) fn write(
-    making: UnfinishedFile,
+    file: UnfinishedFile,
     key: &VaultKey,
-    of: EndOf,
-    walk: Walk<'_>,
+    of: CheckpointInfo,
+    visit: VisitState<'_>,
     stop: &Stop,
 ) -> Result<u64, VaultError> {
     let mut written = Written {
-        making,
+        file,
         at: 0,
         piece: Vec::with_capacity(PIECE),
         checksum: crc32fast::Hasher::new(),
@@ -97,16 +98,16 @@ pub(super) fn write(
         outcome: Ok(()),
         stop,
     };
-    walk(&mut written);
+    visit(&mut written);
     written.checksum.update(&written.piece);
     written.outcome?;
-    let footer = EndFooter {
+    let footer = CheckpointFooter {
         key: key.to_string(),
         of,
         checksum: written.checksum.finalize(),
         layout: written.layout.0.finalize(),
     };
-    written.making.finish(written.at, written.piece, &footer)
+    written.file.finish(written.at, written.piece, &footer)
 }
 
 /// Reads the file at `path`, which must have `key`, into a state that was constructed in the same way as the saved
@@ -117,16 +118,16 @@ pub(super) fn write(
 pub(super) fn read(
     path: &Path,
     key: &VaultKey,
-    walk: Walk<'_>,
+    visit: VisitState<'_>,
     stop: &Stop,
-) -> Result<LoadedEnd, VaultError> {
+) -> Result<LoadedCheckpoint, VaultError> {
     let damaged = VaultError::damaged(path);
     let file = open_to_read(path).map_err(VaultError::io(path))?;
     // A shared lock prevents removal while the file is read.
     wait_for(&file, path, File::try_lock_shared)?;
-    let mut file = Locked(file);
+    let mut file = LockedFile(file);
     let bytes = file.0.metadata().map_err(VaultError::io(path))?.len();
-    let end = footer::<EndFooter>(&mut file.0, bytes).map_err(VaultError::io(path))?;
+    let end = footer::<CheckpointFooter>(&mut file.0, bytes).map_err(VaultError::io(path))?;
     let (footer, body) = end.map_err(&damaged)?;
     if footer.key != key.to_string() {
         return Err(damaged("it belongs to another document, model or setting"));
@@ -141,7 +142,7 @@ pub(super) fn read(
         plausible: true,
         stop,
     };
-    walk(&mut taken);
+    visit(&mut taken);
     let left = taken.from.limit();
     match taken.outcome {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -155,7 +156,7 @@ pub(super) fn read(
         Ok(()) if taken.layout.0.finalize() != footer.layout => {
             Err(damaged("another version of the program left it"))
         }
-        Ok(()) => Ok(LoadedEnd {
+        Ok(()) => Ok(LoadedCheckpoint {
             tokens: footer.of.tokens,
             bytes,
         }),
@@ -190,7 +191,7 @@ fn stopped() -> io::Error {
 
 /// A [`Snapshot`] that writes to a file.
 struct Written<'a> {
-    making: UnfinishedFile,
+    file: UnfinishedFile,
     /// File offset of `piece`.
     at: u64,
     /// At most [`PIECE`] bytes that are not written yet.
@@ -207,9 +208,9 @@ impl Written<'_> {
         for numbers in numbers.chunks(PIECE / BYTES) {
             if self.piece.len() + numbers.len() * BYTES > PIECE && self.outcome.is_ok() {
                 self.outcome = if self.stop.is_requested() {
-                    Err(self.making.failed(stopped()))
+                    Err(self.file.failed(stopped()))
                 } else {
-                    self.making.write_at(self.at, &self.piece)
+                    self.file.write_at(self.at, &self.piece)
                 };
                 self.checksum.update(&self.piece);
                 self.at += self.piece.len() as u64;

@@ -41,9 +41,9 @@ pub(super) fn open_to_read(path: &Path) -> io::Result<File> {
 /// A lock on a file. It is released explicitly: after closing the file, the lock would persist in a child process
 /// that another thread is just spawning, which holds a copy of the handle until it executes its program.
 #[derive(Debug)]
-pub(super) struct Locked(pub(super) File);
+pub(super) struct LockedFile(pub(super) File);
 
-impl Drop for Locked {
+impl Drop for LockedFile {
     fn drop(&mut self) {
         if let Err(error) = self.0.unlock() {
             tracing::warn!(%error, "a lock of the vaults could not be released");
@@ -82,7 +82,7 @@ pub(super) fn wait_for(
 
 /// Whether `path` still refers to `file`: while this process waited for the lock, another one may have removed or
 /// replaced the file.
-pub(super) fn is_named(file: &File, path: &Path) -> io::Result<bool> {
+pub(super) fn still_at_path(file: &File, path: &Path) -> io::Result<bool> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
@@ -106,13 +106,13 @@ pub(super) const LOCK: &str = "lock";
 
 /// The lock for writing a file; dropping it removes the lock file.
 #[derive(Debug)]
-pub(super) struct Writing {
+pub(super) struct WriteLock {
     path: PathBuf,
     // Released after the lock file is removed.
-    _locked: Locked,
+    _locked: LockedFile,
 }
 
-impl Drop for Writing {
+impl Drop for WriteLock {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::warn!(%error, "a lock of the vaults could not be removed");
@@ -121,7 +121,7 @@ impl Drop for Writing {
 }
 
 /// Takes the lock for writing the file `target`; `None` if another process holds it.
-pub(super) fn lock(target: &Path) -> Result<Option<Writing>, VaultError> {
+pub(super) fn lock(target: &Path) -> Result<Option<WriteLock>, VaultError> {
     let path = target.with_extension(LOCK);
     let failed = |error| VaultError::io(&path)(error);
     loop {
@@ -133,10 +133,10 @@ pub(super) fn lock(target: &Path) -> Result<Option<Writing>, VaultError> {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        let locked = Locked(file);
+        let locked = LockedFile(file);
         // The previous holder removes the lock file before it releases the lock.
-        if is_named(&locked.0, &path).map_err(failed)? {
-            return Ok(Some(Writing {
+        if still_at_path(&locked.0, &path).map_err(failed)? {
+            return Ok(Some(WriteLock {
                 path,
                 _locked: locked,
             }));
@@ -151,7 +151,7 @@ pub(super) struct UnfinishedFile {
     /// Path of the unfinished file.
     part: PathBuf,
     /// Held while this process writes; a lock on `part` itself would move to the finished file with the rename.
-    _lock: Writing,
+    _lock: WriteLock,
     /// Path of the finished file.
     target: PathBuf,
     finished: bool,

@@ -37,9 +37,9 @@ impl Reader<'_> {
         self.backend.keep(Keep::State)
     }
 
-    /// Measures what method number `which` needs of the current layer and compacts the layer with the
+    /// Measures what method number `which` needs of the current layer and compresses the layer with the
     /// method's selection.
-    pub(in crate::prefill) fn cut(
+    pub(in crate::prefill) fn compress_layer(
         &mut self,
         layer: GlobalLayer,
         which: usize,
@@ -172,7 +172,7 @@ impl Reader<'_> {
         let plan = &self.plans[0];
         for (in_model, &keeps) in plan.keeps.iter().enumerate() {
             self.read(in_model, watch, stop)?;
-            let LayerKeeps::Cut(in_policy) = keeps else {
+            let LayerKeeps::Compressed(in_policy) = keeps else {
                 continue;
             };
             let needs = plan.needs[in_policy];

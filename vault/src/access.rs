@@ -3,7 +3,7 @@
 use kept_kernels::PackedRows;
 use serde::{Deserialize, Serialize};
 
-use super::{ModelPrint, VaultFolder};
+use super::{ModelFingerprint, VaultFolder};
 
 /// The vaults that a question may read and extend.
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +21,7 @@ pub struct VaultAccess<'a> {
     /// Folder and row format.
     pub vaults: Vaults<'a>,
     /// The model.
-    pub model: &'a ModelPrint,
+    pub model: &'a ModelFingerprint,
     /// Name of the document, for lists.
     pub document: &'a str,
     /// Ends of the prompt's earlier turns, oldest first, in tokens.
@@ -41,7 +41,7 @@ pub struct VaultUse {
     pub tokens_read: usize,
     /// Bytes of the document's vault after the question; 0 without one.
     pub bytes: u64,
-    /// Row format: `q8_0`, `f16`, or `off`; `end` for an end state of streaming mode.
+    /// Row format: `q8_0`, `f16`, or `off`; `end` for a checkpoint of streaming mode.
     pub kind: String,
     /// Whether this question wrote the vault.
     pub written: bool,
