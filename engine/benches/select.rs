@@ -75,7 +75,7 @@ fn milliseconds(name: &str, tokens: usize, scores: &[f32], threads: &dyn Paralle
             tokens,
             kv_heads: SHAPE.kv_heads,
             group: SHAPE.group(),
-            window: needs.window.map(|_| scores),
+            observation_window: needs.observation_window.map(|_| scores),
             weighted_window: needs.weighted_window.map(|_| scores),
             threads,
             ..Observation::default()

@@ -14,7 +14,7 @@ use kept_kernels::{
     log_sum_exp, mark_below_average, window_scores, window_scores_among, words,
 };
 use kept_models::RopeTable;
-use kept_policies::{Future, FutureQueries, WeightedWindow};
+use kept_policies::{ExpectedQueries, ExpectedQueriesRequest, WeightedWindow};
 
 pub use host_rows::{HostRows, Pool};
 pub use moments::{MeanRotation, QueryMoments};
@@ -176,37 +176,41 @@ pub enum LogSumExp<'a> {
 
 /// Results and buffers of one layer's measurements, allocated once.
 #[derive(Debug, Default)]
-pub struct Measured {
+pub struct MeasurementBuffers {
     /// `[q_heads, n]`
     pub weighted_window: Vec<f32>,
     /// `[kv_heads, n, words]`
     pub bits: Vec<u64>,
     /// Statistics of the queries so far, one for each distinct request.
-    moments: Vec<(Future, QueryMoments)>,
+    moments: Vec<(ExpectedQueriesRequest, QueryMoments)>,
     /// Mean rotation over a number of positions after the document. The document's end is the same for all
     /// requests of a prompt.
-    turns: Vec<(usize, MeanRotation)>,
+    mean_rotations: Vec<(usize, MeanRotation)>,
 }
 
-impl Measured {
+impl MeasurementBuffers {
     /// Begins a layer with these requests.
-    pub fn start(&mut self, shape: HeadShape, futures: impl Iterator<Item = Future>) {
+    pub fn start(
+        &mut self,
+        shape: HeadShape,
+        requests: impl Iterator<Item = ExpectedQueriesRequest>,
+    ) {
         let mut wanted = 0;
-        for future in futures {
+        for request in requests {
             let moments = self.moments[..wanted].iter();
             // Requests that differ only in the positions share statistics.
             if moments
                 .clone()
-                .any(|(other, _)| same_moments(*other, future))
+                .any(|(other, _)| same_moments(*other, request))
             {
                 continue;
             }
             if self.moments.len() == wanted {
-                self.moments.push((future, QueryMoments::default()));
+                self.moments.push((request, QueryMoments::default()));
             }
             let (asked, moments) = &mut self.moments[wanted];
-            *asked = future;
-            moments.start(shape, future);
+            *asked = request;
+            moments.start(shape, request);
             wanted += 1;
         }
         self.moments.truncate(wanted);
@@ -215,42 +219,42 @@ impl Measured {
     /// Adds a chunk's `queries [rows, q_heads, head_dim]` before RoPE, from position `first` on, as far as
     /// each request counts them.
     pub fn add(&mut self, queries: &[f32], first: usize) {
-        for (future, moments) in &mut self.moments {
+        for (request, moments) in &mut self.moments {
             let width = moments.width();
-            let rows = counted_rows(*future, first..first + queries.len() / width);
+            let rows = counted_rows(*request, first..first + queries.len() / width);
             moments.add(&queries[rows.start * width..rows.end * width]);
         }
     }
 
     /// The requests of this layer.
-    pub fn futures(&self) -> impl Iterator<Item = Future> {
-        self.moments.iter().map(|(future, _)| *future)
+    pub fn requests(&self) -> impl Iterator<Item = ExpectedQueriesRequest> {
+        self.moments.iter().map(|(request, _)| *request)
     }
 
-    fn moments_of(&mut self, future: Future) -> Option<&mut QueryMoments> {
+    fn moments_of(&mut self, request: ExpectedQueriesRequest) -> Option<&mut QueryMoments> {
         let mut moments = self.moments.iter_mut();
-        let found = moments.find(|(other, _)| same_moments(*other, future));
+        let found = moments.find(|(other, _)| same_moments(*other, request));
         found.map(|(_, moments)| moments)
     }
 
-    /// Adds sums over the queries `rows` of the prompt that `future` counts. `with` receives the current sums
+    /// Adds sums over the queries `rows` of the prompt that `request` counts. `with` receives the current sums
     /// of queries and of their products and adds to them.
     pub fn add_sums<E>(
         &mut self,
-        future: Future,
+        request: ExpectedQueriesRequest,
         rows: Range<usize>,
         with: impl FnOnce(&mut [f64], &mut [f64]) -> Result<(), E>,
     ) -> Result<(), E> {
-        match self.moments_of(future) {
-            Some(moments) => moments.add_sums(counted_rows(future, rows).len(), with),
+        match self.moments_of(request) {
+            Some(moments) => moments.add_sums(counted_rows(request, rows).len(), with),
             None => Ok(()),
         }
     }
 
-    /// Restores the sums over the first `rows` tokens, as returned by [`Measured::sums`].
-    pub fn restore(&mut self, future: Future, rows: usize, sums: &[f64]) {
-        if let Some(moments) = self.moments_of(future) {
-            moments.restore(rows.saturating_sub(future.skip), sums);
+    /// Restores the sums over the first `rows` tokens, as returned by [`MeasurementBuffers::sums`].
+    pub fn restore(&mut self, request: ExpectedQueriesRequest, rows: usize, sums: &[f64]) {
+        if let Some(moments) = self.moments_of(request) {
+            moments.restore(rows.saturating_sub(request.skip), sums);
         }
     }
 
@@ -259,44 +263,47 @@ impl Measured {
     pub fn sums(&self, skip: usize, products: bool) -> Vec<f64> {
         let mut moments = self.moments.iter();
         let found =
-            moments.find(|(future, _)| (future.skip, future.covariance) == (skip, products));
+            moments.find(|(request, _)| (request.skip, request.covariance) == (skip, products));
         found.map_or_else(Vec::new, |(_, moments)| moments.sums())
     }
 
-    /// Computes the result of `future` for [`Measured::found`]. `rope` is the model's table, if it rotates
+    /// Computes the result of `request` for [`MeasurementBuffers::found`]. `rope` is the model's table, if it rotates
     /// this layer.
-    pub fn finish(&mut self, future: Future, rope: Option<&RopeTable>) {
+    pub fn finish(&mut self, request: ExpectedQueriesRequest, rope: Option<&RopeTable>) {
         if let Some(rope) = rope
-            && !self.turns.iter().any(|(p, _)| *p == future.positions)
+            && !self
+                .mean_rotations
+                .iter()
+                .any(|(p, _)| *p == request.positions)
         {
-            let turn = MeanRotation::new(rope, future.until, future.positions);
-            self.turns.push((future.positions, turn));
+            let rotation = MeanRotation::new(rope, request.until, request.positions);
+            self.mean_rotations.push((request.positions, rotation));
         }
-        let mut turns = self.turns.iter().filter(|_| rope.is_some());
-        let turn = turns.find(|(p, _)| *p == future.positions);
+        let mut rotations = self.mean_rotations.iter().filter(|_| rope.is_some());
+        let rotation = rotations.find(|(p, _)| *p == request.positions);
         let mut moments = self.moments.iter_mut();
-        if let Some((_, moments)) = moments.find(|(other, _)| same_moments(*other, future)) {
-            moments.finish(turn.map(|(_, turn)| turn));
+        if let Some((_, moments)) = moments.find(|(other, _)| same_moments(*other, request)) {
+            moments.finish(rotation.map(|(_, rotation)| rotation));
         }
     }
 
-    /// The result that [`Measured::finish`] computed for `future`.
-    pub fn found(&self, future: Future) -> Option<FutureQueries<'_>> {
+    /// The result that [`MeasurementBuffers::finish`] computed for `request`.
+    pub fn found(&self, request: ExpectedQueriesRequest) -> Option<ExpectedQueries<'_>> {
         let mut moments = self.moments.iter();
-        let found = moments.find(|(other, _)| same_moments(*other, future));
+        let found = moments.find(|(other, _)| same_moments(*other, request));
         found.map(|(_, moments)| moments.found())
     }
 }
 
-/// Which of the queries `rows` of a prompt `future` counts, relative to the first of them.
-pub fn counted_rows(future: Future, rows: Range<usize>) -> Range<usize> {
+/// Which of the queries `rows` of a prompt `request` counts, relative to the first of them.
+pub fn counted_rows(request: ExpectedQueriesRequest, rows: Range<usize>) -> Range<usize> {
     let row = |position: usize| position.clamp(rows.start, rows.end) - rows.start;
-    let (skip, end) = (row(future.skip), row(future.until));
+    let (skip, end) = (row(request.skip), row(request.until));
     skip.min(end)..end
 }
 
 /// Whether two requests need the same statistics.
-pub fn same_moments(a: Future, b: Future) -> bool {
+pub fn same_moments(a: ExpectedQueriesRequest, b: ExpectedQueriesRequest) -> bool {
     (a.skip, a.until, a.covariance) == (b.skip, b.until, b.covariance)
 }
 

@@ -5,7 +5,7 @@
 use kept_fuzz::{file, folder};
 use kept_kernels::{PackedRows, RowStore, Stop};
 use kept_policies::Snapshot;
-use kept_vault::{HostRows, LayerShape, Measurement, Vault, VaultFolder, VaultKey, VaultShape};
+use kept_vault::{HostRows, LayerShape, StoredMeasurement, Vault, VaultFolder, VaultKey, VaultShape};
 use libfuzzer_sys::fuzz_target;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -90,7 +90,7 @@ struct Footer {
     windows: Vec<Option<usize>>,
     #[serde(default)]
     state: usize,
-    measurements: Vec<Measurement>,
+    measurements: Vec<StoredMeasurement>,
 }
 
 fn completed(data: &[u8]) -> Vec<u8> {

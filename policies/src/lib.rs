@@ -44,8 +44,8 @@ pub use methods::pyramidinfer::geometric_rows;
 pub use methods::pyramidkv::Schedule;
 pub use methods::token_dropping::thinning_lengths;
 pub use observation::{
-    Future, FutureQueries, LowAttention, Needs, Observation, Reconstruction, ScoreCacheKey,
-    Softmax, WeightedWindow, Window,
+    ExpectedQueries, ExpectedQueriesRequest, LowAttention, Needs, Observation, ObservationWindow,
+    Reconstruction, ScoreCacheKey, Softmax, WeightedWindow,
 };
 pub use parallel::{Parallel, Serial};
 pub use parameters::{Parameter, Parameters};

@@ -13,8 +13,8 @@
 //! engine moves rows.
 
 use crate::{
-    ClassTable, Evict, MergedHead, ModelShape, Needs, Observation, PolicyError, Pos, Positions,
-    PromptShape, Protected, Softmax, Window,
+    ClassTable, Evict, MergedHead, ModelShape, Needs, Observation, ObservationWindow, PolicyError,
+    Pos, Positions, PromptShape, Protected, Softmax,
 };
 
 /// A KV-cache compression method with its options.
@@ -195,7 +195,7 @@ impl RowPlan {
         };
         let recent = window.max(self.prompt.kept_last);
         let plan = self.protecting(sinks, recent).measuring(|needs| {
-            needs.window = Some(Window {
+            needs.observation_window = Some(ObservationWindow {
                 rows: window,
                 softmax: Softmax::All,
             });

@@ -16,7 +16,7 @@ pub enum Softmax {
 
 /// A request for the attention of the last query rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
+pub struct ObservationWindow {
     /// Number of last query rows observed (`w` plus the tail).
     pub rows: usize,
     /// The keys over which each row is normalised.
@@ -26,8 +26,8 @@ pub struct Window {
 /// What the engine must measure in one layer before it evicts rows of that layer.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Needs {
-    /// Attention of the last rows, for [`Observation::window`].
-    pub window: Option<Window>,
+    /// Attention of the last rows, for [`Observation::observation_window`].
+    pub observation_window: Option<ObservationWindow>,
     /// Attention of all rows, for [`Observation::column_sums`].
     pub column_sums: bool,
     /// Computations on the prompt's keys and values, for [`Observation::rows`].
@@ -39,21 +39,22 @@ pub struct Needs {
     /// Number of last rows for which to record the keys with less than average attention, for
     /// [`Observation::low_attention`].
     pub low_attention: Option<usize>,
-    /// Model of the queries expected after the document, for [`Observation::future`].
-    pub future: Option<Future>,
+    /// Model of the queries expected after the document, for [`Observation::expected_queries`].
+    pub expected_queries: Option<ExpectedQueriesRequest>,
     /// Key of the query-agnostic scores, if the scores depend on the document alone. The engine may then pass cached
-    /// results of [`Score::score`](crate::Score::score) as [`Observation::scored`] instead of all other measurements.
+    /// results of [`Score::score`](crate::Score::score) as [`Observation::cached_scores`] instead of all other
+    /// measurements.
     pub score_cache: Option<ScoreCacheKey>,
     /// Attention of the reconstruction pass, for [`Observation::reconstruction`].
     pub reconstruction: Option<Reconstruction>,
     /// Measure even if every row is kept: for methods that update their statistics during decode.
-    pub uncut: bool,
+    pub even_if_all_kept: bool,
 }
 
 impl Needs {
     /// How many of the last queries the measurements of the layer need.
     pub fn query_rows(&self) -> usize {
-        let window = self.window.map_or(0, |window| window.rows);
+        let window = self.observation_window.map_or(0, |window| window.rows);
         let weighted_window = self
             .weighted_window
             .map_or(0, |weighted_window| weighted_window.rows);
@@ -77,7 +78,7 @@ pub struct Observation<'a> {
     /// Query heads per KV head.
     pub group: usize,
     /// `[q_heads, n]`, f32: softmax probability of each key, mean over the window's rows. Present iff requested.
-    pub window: Option<&'a [f32]>,
+    pub observation_window: Option<&'a [f32]>,
     /// `[q_heads, n]`, f32: softmax probability of each key, sum over all query rows of the prompt. Present iff
     /// requested.
     pub column_sums: Option<&'a [f32]>,
@@ -87,10 +88,10 @@ pub struct Observation<'a> {
     /// The rows that gave each key less than average attention. Present iff requested.
     pub low_attention: Option<LowAttention<'a>>,
     /// Queries expected after the document. Present iff requested.
-    pub future: Option<FutureQueries<'a>>,
+    pub expected_queries: Option<ExpectedQueries<'a>>,
     /// `[kv_heads, n]`, f32: scores that [`Score::score`](crate::Score::score) returned earlier for this document, with any
     /// tokens after it. Only for methods with [`Needs::score_cache`]; their other measurements may then be missing.
-    pub scored: Option<&'a [f32]>,
+    pub cached_scores: Option<&'a [f32]>,
     /// `[kv_heads, n]`, f32: for each key of the document, the largest probability over all queries of the
     /// reconstruction and over the heads of the group (see [`Reconstruction`]); 0 outside the document. Present iff
     /// requested.
@@ -112,7 +113,9 @@ impl<'a> Observation<'a> {
     /// # Panics
     /// If the method did not request a window.
     pub(crate) fn window_heads(&self) -> std::slice::ChunksExact<'a, f32> {
-        let window = self.window.expect("the method requested a window");
+        let window = self
+            .observation_window
+            .expect("the method requested a window");
         window.chunks_exact(self.tokens * self.group)
     }
 }
@@ -132,7 +135,7 @@ pub struct WeightedWindow {
 
 /// A request for the expected future queries: those of the document, rotated to the positions after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Future {
+pub struct ExpectedQueriesRequest {
     /// Number of first tokens whose queries are left out, because they differ from the others.
     pub skip: usize,
     /// End of the document: queries from this position on are left out, and the expected positions begin at it.
@@ -194,7 +197,7 @@ impl ScoreCacheKey {
 /// The queries expected after the document: mean and covariance before RoPE over the document's tokens, rotated by the
 /// mean rotation over the future positions.
 #[derive(Debug, Clone, Copy)]
-pub struct FutureQueries<'a> {
+pub struct ExpectedQueries<'a> {
     /// `[q_heads, head_dim]`, f32.
     pub mean: &'a [f32],
     /// `[q_heads, head_dim, head_dim]`, f32, symmetric, divided by the number of tokens. Present iff requested.

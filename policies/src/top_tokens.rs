@@ -127,7 +127,7 @@ pub(crate) fn cached_or(
     compute: impl Fn(usize, &mut [f32]) + Sync,
 ) -> Vec<Vec<f32>> {
     let end = plan.protected.between(observation.tokens).end;
-    if let Some(scored) = observation.scored {
+    if let Some(scored) = observation.cached_scores {
         let heads = scored.chunks_exact(observation.tokens);
         return heads.map(|head| head[..end].to_vec()).collect();
     }

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use kept_policies::{
-    BilinearForm, FutureQueries, LowAttention, ModelShape, Needs, Observation, Parallel,
+    BilinearForm, ExpectedQueries, LowAttention, ModelShape, Needs, Observation, Parallel,
     Parameters, Pos, PromptRows, PromptShape, Retention, Row, RowPlan, RowRequest, Select,
     Selection, Serial, StepObservation, build, methods,
 };
@@ -138,7 +138,7 @@ impl Drawn {
             tokens,
             kv_heads: shape.kv_heads,
             group: shape.group(),
-            window: needs.window.map(|_| scores),
+            observation_window: needs.observation_window.map(|_| scores),
             column_sums: needs.column_sums.then_some(scores),
             weighted_window: needs.weighted_window.map(|_| scores),
             reconstruction: needs
@@ -148,7 +148,7 @@ impl Drawn {
                 rows,
                 bits: &self.bits[..shape.kv_heads * tokens * rows.div_ceil(64)],
             }),
-            future: needs.future.map(|future| FutureQueries {
+            expected_queries: needs.expected_queries.map(|future| ExpectedQueries {
                 mean: &self.mean,
                 covariance: future.covariance.then_some(&self.covariance),
             }),

@@ -4,7 +4,9 @@
 
 use std::ops::Range;
 
-use kept_policies::{Future, PromptShape, Softmax, WeightedWindow, Window};
+use kept_policies::{
+    ExpectedQueriesRequest, ObservationWindow, PromptShape, Softmax, WeightedWindow,
+};
 use serde_json::Value;
 
 /// The generator of `golden/selections.py`: 16 high bits of a 64-bit linear congruential state.
@@ -292,7 +294,7 @@ impl Case {
     }
 
     /// The observation window's scores as a policy requests them: `[q_heads, n]`.
-    pub fn observed(&self, window: Window) -> Vec<f32> {
+    pub fn observed(&self, window: ObservationWindow) -> Vec<f32> {
         let first = self.n.saturating_sub(window.rows);
         match window.softmax {
             Softmax::All => self.attention(first..self.n, self.n),
@@ -347,16 +349,16 @@ impl Case {
 
     /// Mean `[q_heads, head_dim]` and covariance `[q_heads, head_dim, head_dim]` (empty unless requested) of the
     /// queries before RoPE.
-    pub fn future(&self, future: Future) -> (Vec<f32>, Vec<f32>) {
+    pub fn expected_queries(&self, request: ExpectedQueriesRequest) -> (Vec<f32>, Vec<f32>) {
         let (n, d) = (self.n, self.head_dim);
-        let count = (n - future.skip) as f64;
+        let count = (n - request.skip) as f64;
         let (mut means, mut covariances) = (Vec::new(), Vec::new());
         for head in self.q.chunks_exact(n * d) {
-            let rows = || head.chunks_exact(d).skip(future.skip);
+            let rows = || head.chunks_exact(d).skip(request.skip);
             let mean: Vec<f64> = (0..d)
                 .map(|i| rows().map(|row| f64::from(row[i])).sum::<f64>() / count)
                 .collect();
-            for i in (0..d).filter(|_| future.covariance) {
+            for i in (0..d).filter(|_| request.covariance) {
                 for j in 0..d {
                     let product =
                         |row: &[f32]| (f64::from(row[i]) - mean[i]) * (f64::from(row[j]) - mean[j]);

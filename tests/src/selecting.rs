@@ -9,7 +9,7 @@ use kept_engine::kernels::{
 use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments};
 use kept_engine::{HostRows, Pool};
 use kept_policies::{
-    Evict, FutureQueries, LowAttention, Method, ModelShape, Needs, Observation, Parallel, Pos,
+    Evict, ExpectedQueries, LowAttention, Method, ModelShape, Needs, Observation, Parallel, Pos,
     PromptRows, PromptShape, Retention, Row, RowPlan, RowRequest, Select, Selection, Serial,
     Softmax, StepObservation, build,
 };
@@ -131,7 +131,7 @@ struct Seen<'c> {
     column_sums: Option<Vec<f32>>,
     weighted_window: Option<Vec<f32>>,
     low_attention: Option<(usize, Vec<u64>)>,
-    future: Option<(Vec<f32>, Vec<f32>)>,
+    expected_queries: Option<(Vec<f32>, Vec<f32>)>,
     reconstruction: Option<Vec<f32>>,
     rows: Option<Box<dyn PromptRows + 'c>>,
     threads: &'static dyn Parallel,
@@ -139,7 +139,7 @@ struct Seen<'c> {
 
 impl<'c> Seen<'c> {
     fn new(case: &'c Case, needs: &Needs, measured: Measured) -> Self {
-        let window = needs.window.map(|window| match measured {
+        let window = needs.observation_window.map(|window| match measured {
             Measured::Slowly => case.observed(window),
             Measured::ByKernel => by_kernel(case, window.rows.min(case.n), window.softmax),
         });
@@ -172,12 +172,12 @@ impl<'c> Seen<'c> {
                 (rows, bits)
             }),
         });
-        let future = needs.future.map(|future| match measured {
-            Measured::Slowly => case.future(future),
+        let expected_queries = needs.expected_queries.map(|request| match measured {
+            Measured::Slowly => case.expected_queries(request),
             Measured::ByKernel => last_queries(case, |last| {
                 let mut moments = QueryMoments::default();
-                moments.start(last.shape, future);
-                moments.add(last.last(case.n - future.skip));
+                moments.start(last.shape, request);
+                moments.add(last.last(case.n - request.skip));
                 let found = moments.finish(None).expect("started");
                 let covariance = found.covariance.unwrap_or_default();
                 (found.mean.to_vec(), covariance.to_vec())
@@ -192,7 +192,7 @@ impl<'c> Seen<'c> {
             column_sums,
             weighted_window,
             low_attention,
-            future,
+            expected_queries,
             reconstruction,
             rows: needs.rows.then(|| rows(case, measured)),
             threads: match measured {
@@ -208,22 +208,21 @@ impl<'c> Seen<'c> {
             tokens: case.n,
             kv_heads: case.kv_heads,
             group: case.q_heads / case.kv_heads,
-            window: self.window.as_deref(),
+            observation_window: self.window.as_deref(),
             column_sums: self.column_sums.as_deref(),
             weighted_window: self.weighted_window.as_deref(),
             low_attention: self
                 .low_attention
                 .as_ref()
                 .map(|(rows, bits)| LowAttention { rows: *rows, bits }),
-            future: self
-                .future
-                .as_ref()
-                .map(|(mean, covariance)| FutureQueries {
+            expected_queries: self.expected_queries.as_ref().map(|(mean, covariance)| {
+                ExpectedQueries {
                     mean,
                     covariance: (!covariance.is_empty()).then_some(covariance),
-                }),
+                }
+            }),
             reconstruction: self.reconstruction.as_deref(),
-            scored: None,
+            cached_scores: None,
             keys: None,
             values: None,
             rows: self.rows.as_deref(),
@@ -423,7 +422,7 @@ impl Replay {
             tokens: n,
             kv_heads: 1,
             group: 1,
-            window: Some(first),
+            observation_window: Some(first),
             column_sums: Some(first),
             ..Observation::default()
         };

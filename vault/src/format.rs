@@ -14,7 +14,7 @@
 use std::ops::Range;
 
 use kept_kernels::{HeadShape, PackedRows};
-use kept_policies::{Future, Reconstruction, ScoreCacheKey};
+use kept_policies::{ExpectedQueriesRequest, Reconstruction, ScoreCacheKey};
 use serde::{Deserialize, Serialize};
 
 /// The last bytes of a complete vault.
@@ -60,7 +60,7 @@ impl From<HeadShape> for LayerShape {
 /// the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Measurement {
+pub enum StoredMeasurement {
     /// `[q_heads, tokens]` f32: attention probability of each key, summed over all query rows of the document.
     ColumnSums,
     /// f64: sums of the queries before RoPE, `[q_heads, head_dim]`, and of their outer products, as lower triangles
@@ -88,21 +88,21 @@ pub enum Measurement {
     },
 }
 
-impl Measurement {
+impl StoredMeasurement {
     /// The most measurements of a vault.
     pub const MOST: usize = 15;
 
-    /// The measurement for `future`.
-    pub fn of_future(future: Future) -> Self {
-        Measurement::QuerySums {
-            skip: future.skip,
-            products: future.covariance,
+    /// The measurement for `request`.
+    pub fn of_expected_queries(request: ExpectedQueriesRequest) -> Self {
+        StoredMeasurement::QuerySums {
+            skip: request.skip,
+            products: request.covariance,
         }
     }
 
     /// The measurement for `reconstruction` of a document that begins at `from`.
     pub fn of_reconstruction(reconstruction: Reconstruction, from: usize) -> Self {
-        Measurement::Reconstruction {
+        StoredMeasurement::Reconstruction {
             from,
             chunk: reconstruction.chunk,
             sinks: reconstruction.sinks,
@@ -111,19 +111,19 @@ impl Measurement {
 
     /// The measurement for `score_cache`.
     pub fn of_scores(score_cache: ScoreCacheKey) -> Self {
-        Measurement::Scores {
+        StoredMeasurement::Scores {
             of: score_cache.number(),
         }
     }
 
     /// Whether it is the measurement of a reconstruction.
     pub fn is_reconstruction(&self) -> bool {
-        matches!(self, Measurement::Reconstruction { .. })
+        matches!(self, StoredMeasurement::Reconstruction { .. })
     }
 
     /// Whether it consists of scores, which can also be recomputed from the rows.
     pub fn is_scores(&self) -> bool {
-        matches!(self, Measurement::Scores { .. })
+        matches!(self, StoredMeasurement::Scores { .. })
     }
 
     /// Whether it is valid for one document only, not for others with the same first tokens.
@@ -140,12 +140,12 @@ impl Measurement {
     pub fn bytes(self, heads: LayerShape, tokens: usize) -> usize {
         let dim = heads.head_dim;
         match self {
-            Measurement::ColumnSums => heads.q_heads * tokens * size_of::<f32>(),
-            Measurement::QuerySums { products, .. } => {
+            StoredMeasurement::ColumnSums => heads.q_heads * tokens * size_of::<f32>(),
+            StoredMeasurement::QuerySums { products, .. } => {
                 let triangle = usize::from(products) * dim * (dim + 1) / 2;
                 heads.q_heads * (dim + triangle) * size_of::<f64>()
             }
-            Measurement::Reconstruction { .. } | Measurement::Scores { .. } => {
+            StoredMeasurement::Reconstruction { .. } | StoredMeasurement::Scores { .. } => {
                 heads.kv_heads * tokens * size_of::<f32>()
             }
         }
@@ -155,26 +155,26 @@ impl Measurement {
     /// others.
     pub fn most_bytes(heads: LayerShape, tokens: usize) -> usize {
         let largest = [
-            Measurement::QuerySums {
+            StoredMeasurement::QuerySums {
                 skip: 0,
                 products: true,
             },
-            Measurement::Scores { of: 0 },
+            StoredMeasurement::Scores { of: 0 },
         ];
         let largest = largest.map(|other| other.bytes(heads, tokens));
         let others = (Self::MOST - 1) * largest.into_iter().max().unwrap_or(0);
-        Measurement::ColumnSums.bytes(heads, tokens) + others
+        StoredMeasurement::ColumnSums.bytes(heads, tokens) + others
     }
 
     /// A short description.
     pub fn name(self) -> &'static str {
         match self {
-            Measurement::ColumnSums => "the attention of every token",
-            Measurement::QuerySums { .. } => "the mean of its queries",
-            Measurement::Reconstruction { .. } => {
+            StoredMeasurement::ColumnSums => "the attention of every token",
+            StoredMeasurement::QuerySums { .. } => "the mean of its queries",
+            StoredMeasurement::Reconstruction { .. } => {
                 "what the model looks at while it repeats the document"
             }
-            Measurement::Scores { .. } => "its scores",
+            StoredMeasurement::Scores { .. } => "its scores",
         }
     }
 }
@@ -212,7 +212,7 @@ pub struct VaultShape {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub state: usize,
     /// The measurements that each global layer stores, in this order.
-    pub measurements: Vec<Measurement>,
+    pub measurements: Vec<StoredMeasurement>,
 }
 
 impl VaultShape {
@@ -299,7 +299,7 @@ impl VaultShape {
             && self.from.is_none_or(|from| from < self.tokens)
             && self.windows.len() < 1 << 12
             && self.state < MOST
-            && self.measurements.len() <= Measurement::MOST
+            && self.measurements.len() <= StoredMeasurement::MOST
             && self.windows.iter().flatten().all(|window| *window < MOST)
     }
 }

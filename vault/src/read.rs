@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use kept_kernels::{PackedRows, RowStore};
 
 use super::footer::footer;
-use super::format::{Footer, LayerShape, Measurement, PIECE, VaultShape};
+use super::format::{Footer, LayerShape, PIECE, StoredMeasurement, VaultShape};
 use super::unfinished_file::{LockedFile, open_to_read, wait_for};
 use super::{VaultError, VaultKey};
 
@@ -44,7 +44,7 @@ pub struct LayerNumbers {
 
 impl LayerNumbers {
     /// The numbers of measurement `wanted` in a vault of `shape`.
-    pub fn measurement(&self, shape: &VaultShape, wanted: Measurement) -> Option<&Numbers> {
+    pub fn measurement(&self, shape: &VaultShape, wanted: StoredMeasurement) -> Option<&Numbers> {
         let index = shape.measurements.iter().position(|m| *m == wanted)?;
         self.measured.get(index)
     }
@@ -271,7 +271,7 @@ impl Vault {
             for measurement in self.footer.shape.measurements.clone() {
                 let bytes = measurement.bytes(heads, self.footer.shape.tokens);
                 numbers.measured.push(match measurement {
-                    Measurement::QuerySums { .. } => {
+                    StoredMeasurement::QuerySums { .. } => {
                         let count = bytes / size_of::<f64>();
                         let read = self.read_numbers(count, f64::from_le_bytes, &mut checksum);
                         Numbers::Double(read?)

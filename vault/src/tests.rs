@@ -15,13 +15,13 @@ const HEADS: LayerShape = LayerShape {
     head_dim: 32,
 };
 
-const SUMS: [Measurement; 3] = [
-    Measurement::ColumnSums,
-    Measurement::QuerySums {
+const SUMS: [StoredMeasurement; 3] = [
+    StoredMeasurement::ColumnSums,
+    StoredMeasurement::QuerySums {
         skip: 4,
         products: true,
     },
-    Measurement::Reconstruction {
+    StoredMeasurement::Reconstruction {
         from: 2,
         chunk: Some(3),
         sinks: 4,
@@ -226,7 +226,7 @@ fn layers_read_back_as_written() {
         for (measurement, numbers) in SUMS.iter().zip(&holds.measured) {
             assert_eq!(holds.measurement(&shape(kind), *measurement), Some(numbers));
         }
-        let other = Measurement::QuerySums {
+        let other = StoredMeasurement::QuerySums {
             skip: 4,
             products: false,
         };

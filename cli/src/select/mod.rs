@@ -101,7 +101,7 @@ fn retention(
     let mut kept = Retention::Everything;
     for layer in 0..=layer {
         let needs = plan.needs[layer];
-        let needs = if needs.uncut || n > plan.rows[layer] {
+        let needs = if needs.even_if_all_kept || n > plan.rows[layer] {
             needs
         } else {
             Needs::default()

@@ -6,7 +6,8 @@ use kept_engine::kernels::{
 };
 use kept_engine::observe::{LastQueries, LogSumExp, Pool, QueryMoments};
 use kept_engine::policies::{
-    FutureQueries, LowAttention, Needs, Observation, PromptRows, Softmax, WeightedWindow, Window,
+    ExpectedQueries, LowAttention, Needs, Observation, ObservationWindow, PromptRows, Softmax,
+    WeightedWindow,
 };
 
 use super::tensors::{HeadMajor, Tensors};
@@ -18,7 +19,7 @@ pub struct Seen {
     column_sums: Option<Vec<f32>>,
     weighted_window: Option<Vec<f32>>,
     low_attention: Option<(usize, Vec<u64>)>,
-    future: Option<(Vec<f32>, Vec<f32>)>,
+    expected_queries: Option<(Vec<f32>, Vec<f32>)>,
     reconstruction: Option<Vec<f32>>,
     rows: bool,
     copies: bool,
@@ -49,7 +50,7 @@ impl Seen {
             copies: needs.copies,
             ..Self::default()
         };
-        if let Some(window) = needs.window {
+        if let Some(window) = needs.observation_window {
             seen.window = Some(window_probabilities(&last, window, &stop)?);
         }
         if needs.column_sums {
@@ -72,12 +73,12 @@ impl Seen {
             seen.low_attention = Some((rows, bits));
         }
         // The tensors are used as given, so the expected queries are not rotated by RoPE.
-        if let Some(asked) = needs.future {
+        if let Some(asked) = needs.expected_queries {
             let mut moments = QueryMoments::default();
             moments.start(shape, asked);
             // All given tokens belong to the document.
             moments.add(last.last(n - asked.skip.min(n)));
-            seen.future = moments.finish(None).map(|found| {
+            seen.expected_queries = moments.finish(None).map(|found| {
                 let covariance = found.covariance.unwrap_or_default();
                 (found.mean.to_vec(), covariance.to_vec())
             });
@@ -96,23 +97,23 @@ impl Seen {
         layer: usize,
     ) -> Observation<'a> {
         let (q, k, v) = (&tensors.q, &tensors.k, &tensors.v);
-        let future = self.future.as_ref();
+        let expected_queries = self.expected_queries.as_ref();
         Observation {
             layer,
             tokens: k.n,
             kv_heads: k.heads,
             group: q.heads / k.heads,
-            window: self.window.as_deref(),
+            observation_window: self.window.as_deref(),
             column_sums: self.column_sums.as_deref(),
             weighted_window: self.weighted_window.as_deref(),
             low_attention: (self.low_attention.as_ref())
                 .map(|(rows, bits)| LowAttention { rows: *rows, bits }),
-            future: future.map(|(mean, covariance)| FutureQueries {
+            expected_queries: expected_queries.map(|(mean, covariance)| ExpectedQueries {
                 mean,
                 covariance: (!covariance.is_empty()).then_some(covariance),
             }),
             reconstruction: self.reconstruction.as_deref(),
-            scored: None,
+            cached_scores: None,
             keys: self.copies.then_some(k.data.as_slice()),
             values: self.copies.then_some(v.data.as_slice()),
             rows: self.rows.then_some(rows),
@@ -141,7 +142,7 @@ fn query_rows(q: &HeadMajor, rows: std::ops::Range<usize>) -> Vec<f32> {
 /// `[q_heads, n]`: the mean probability that the observation window gives each token.
 fn window_probabilities(
     last: &LastQueries<'_>,
-    window: Window,
+    window: ObservationWindow,
     stop: &Stop,
 ) -> anyhow::Result<Vec<f32>> {
     let task = WindowScores {

@@ -23,14 +23,14 @@ use kept_cuda::{
     LayerRows, QuerySums, Readback, ScoresScratch, UploadStaging,
 };
 use kept_engine::backend::{
-    Chunk, DeviceRows, HostBuffers, HostView, Keep, LastRows, LayerRowsAccess, Measurements,
+    Chunk, DeviceRows, HostBuffers, HostView, Keep, LastRows, LayerMeasurements, LayerRowsAccess,
     PrefillBackend, PrefillEnd, PrefillInput, PrefillMemory, PrefillPlan, PrefixRows, RowAccess,
     head_shape, ramp_weights, retain,
 };
 use kept_engine::{CompactLayer, EngineError};
 use kept_kernels::{HeadShape, Normalise, Scale, Stop, words};
 use kept_models::{Model, RopeTable};
-use kept_policies::{Future, Softmax};
+use kept_policies::{ExpectedQueriesRequest, Softmax};
 
 use crate::decode::DecodePlan;
 use crate::host_rows::{self, StagedLayer};
@@ -93,7 +93,7 @@ pub(super) struct CudaPrefill<'a> {
     /// What downloads kept rows, if the host does more than copy them.
     to_host: Option<ToHost>,
     /// Sums over queries before RoPE, one for each distinct request.
-    query_sums: Vec<(Future, QuerySums)>,
+    query_sums: Vec<(ExpectedQueriesRequest, QuerySums)>,
     /// Scratch for computations on rows, if a method needs them.
     method_scratch: Option<Mutex<gpu_prompt_rows::Scratch>>,
     /// Downloads all rows of a layer: for a reconstruction, a method that reads copies, or one that keeps
@@ -173,8 +173,7 @@ impl<'a> CudaPrefill<'a> {
         let q_width = heads.q_heads * heads.head_dim;
         let window = most(PrefillPlan::window_queries) / q_width;
         let needs = || plans.iter().flat_map(|plan| &plan.needs);
-        let reads_probabilities =
-            needs().any(|n| n.window.is_some() || n.weighted_window.is_some());
+        let reads_probabilities = needs().any(|n| n.observation_window.is_some() || n.weighted_window.is_some());
         let low_attention = needs().filter_map(|n| n.low_attention).max();
         let n = first.tokens();
         let rows = || LayerRows::new(device, heads.kv_heads, n, heads.head_dim);
@@ -216,7 +215,11 @@ impl<'a> CudaPrefill<'a> {
             to_host: (!first.rows_on_gpu)
                 .then(|| ToHost::new(device, heads, plans))
                 .transpose()?,
-            query_sums: observing::query_sums(device, heads, needs().filter_map(|n| n.future))?,
+            query_sums: observing::query_sums(
+                device,
+                heads,
+                needs().filter_map(|n| n.expected_queries),
+            )?,
             method_scratch: gpu_prompt_rows::Scratch::new(device, plans, n, heads.head_dim)?,
             row_readback: Readback::new(device, Readback::<f16>::PIECE.min(n * heads.head_dim))?,
             halves: Vec::new(),
@@ -258,7 +261,7 @@ impl PrefillBackend for CudaPrefill<'_> {
         Ok(rows.outcome?)
     }
 
-    fn begin_layer(&mut self, measurements: &Measurements) -> Result<(), EngineError> {
+    fn begin_layer(&mut self, measurements: &LayerMeasurements) -> Result<(), EngineError> {
         let sums = &measurements.column_sums;
         self.column_sums.write(0, sums)?;
         self.columns = sums.len();
@@ -278,14 +281,14 @@ impl PrefillBackend for CudaPrefill<'_> {
     fn project(
         &mut self,
         chunk: &Chunk<'_>,
-        measurements: &mut Measurements,
+        measurements: &mut LayerMeasurements,
         _stop: &Stop,
     ) -> Result<Duration, EngineError> {
         let (at, count) = (chunk.at, chunk.count);
         let stream = (self.residual).load_chunk(at..at + count, &chunk.next)?;
         self.gpu
             .project(chunk.layer, &stream, count, &mut self.pass)?;
-        self.sum_queries(chunk, measurements.measured.futures())?;
+        self.sum_queries(chunk, measurements.measured.requests())?;
         self.store(chunk)?;
         if chunk.writes {
             self.pack(chunk)?;
@@ -304,7 +307,7 @@ impl PrefillBackend for CudaPrefill<'_> {
     fn attend(
         &mut self,
         chunk: &Chunk<'_>,
-        _measurements: &mut Measurements,
+        _measurements: &mut LayerMeasurements,
         prefix: &mut dyn PrefixRows,
         _stop: &Stop,
     ) -> Result<Duration, EngineError> {
@@ -323,7 +326,7 @@ impl PrefillBackend for CudaPrefill<'_> {
         &mut self,
         rows: Range<usize>,
         column_sums: bool,
-        measurements: &mut Measurements,
+        measurements: &mut LayerMeasurements,
     ) -> Result<(), EngineError> {
         self.download_query_sums(&rows, &mut measurements.measured)?;
         if column_sums {
@@ -347,11 +350,11 @@ impl PrefillBackend for CudaPrefill<'_> {
         &mut self,
         what: LastRows<'_>,
         tokens: usize,
-        measurements: &mut Measurements,
+        measurements: &mut LayerMeasurements,
         _stop: &Stop,
     ) -> Result<(), EngineError> {
         let size = self.heads.q_heads * tokens;
-        let Measurements {
+        let LayerMeasurements {
             window_scores,
             measured,
             ..

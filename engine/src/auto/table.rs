@@ -55,15 +55,15 @@ pub(super) struct MeasuredModel {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Measured {
+pub(super) struct MeasuredTable {
     /// Chat models, with the first of which `caches` and `streaming` were measured too, and a base model.
     pub(super) models: Vec<MeasuredModel>,
     pub(super) caches: Vec<CacheRun>,
     pub(super) streaming: Vec<StreamedRun>,
 }
 
-pub(super) fn measured() -> &'static Measured {
-    static MEASURED: OnceLock<Measured> = OnceLock::new();
+pub(super) fn measured() -> &'static MeasuredTable {
+    static MEASURED: OnceLock<MeasuredTable> = OnceLock::new();
     MEASURED.get_or_init(|| {
         serde_json::from_str(include_str!("measured.json")).expect("the table is ours and valid")
     })
@@ -178,7 +178,7 @@ impl MeasuredModel {
     }
 }
 
-impl Measured {
+impl MeasuredTable {
     /// Of the models of the same kind (with or without a chat template) the one whose number of parameters is nearest, as
     /// a ratio.
     pub(super) fn model_for(&self, chat: bool, parameters: u64) -> &MeasuredModel {

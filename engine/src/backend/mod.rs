@@ -17,14 +17,14 @@ use kept_models::Model;
 pub use crate::after_layer::{AfterLayer, LayerAttention, Probabilities};
 pub use crate::compact::{Changed, F16_ROWS, F16Placement, Gather, RingGather, group_merges};
 pub use crate::device::beside_weights;
-pub use crate::observe::{Measured, counted_rows, ramp_weights, same_moments};
+pub use crate::observe::{MeasurementBuffers, counted_rows, ramp_weights, same_moments};
 pub use crate::plan::{CHUNK, LayerKeeps, PrefillPlan, WIDE_CHUNKS};
 pub use crate::shape::head_shape;
 pub use buffers::HostBuffers;
 pub(crate) use cpu::decode_bytes;
 pub use cpu::prefill::retain;
 pub use gpu_watch::GpuWatch;
-pub use measurements::Measurements;
+pub use measurements::LayerMeasurements;
 pub use seam::{
     Backend, DecodeBackend, DeviceModel, Gpus, HostAttention, HostLayer, HostView, LayerRowsAccess,
     PrefillBackend, PrefixRows,

@@ -19,7 +19,7 @@ use kept_vault::{VaultError, VaultRows};
 
 use super::buffers::HostBuffers;
 use super::gpu_watch::GpuWatch;
-use super::measurements::Measurements;
+use super::measurements::LayerMeasurements;
 use super::tasks::{
     Chunk, DeviceRows, Keep, LastRows, PartTime, PrefillEnd, PrefillInput, RowAccess, StepOutput,
 };
@@ -194,7 +194,7 @@ pub trait PrefillBackend {
 
     /// Begins a layer whose rows are loaded. `measurements` has the vault's part; its column sums are empty if none are
     /// requested.
-    fn begin_layer(&mut self, measurements: &Measurements) -> Result<(), EngineError>;
+    fn begin_layer(&mut self, measurements: &LayerMeasurements) -> Result<(), EngineError>;
 
     /// Prepares `layer` for chunks of up to `at_once` rows. With `few`, the weights are read as they are in the file:
     /// for few rows, rearranging them costs more than it saves.
@@ -206,7 +206,7 @@ pub trait PrefillBackend {
     fn project(
         &mut self,
         chunk: &Chunk<'_>,
-        measurements: &mut Measurements,
+        measurements: &mut LayerMeasurements,
         stop: &Stop,
     ) -> Result<Duration, EngineError>;
 
@@ -218,7 +218,7 @@ pub trait PrefillBackend {
     fn attend(
         &mut self,
         chunk: &Chunk<'_>,
-        measurements: &mut Measurements,
+        measurements: &mut LayerMeasurements,
         prefix: &mut dyn PrefixRows,
         stop: &Stop,
     ) -> Result<Duration, EngineError>;
@@ -229,7 +229,7 @@ pub trait PrefillBackend {
         &mut self,
         rows: Range<usize>,
         column_sums: bool,
-        measurements: &mut Measurements,
+        measurements: &mut LayerMeasurements,
     ) -> Result<(), EngineError>;
 
     /// The current layer for more rows in host memory; its first `rows` rows are on the host.
@@ -240,7 +240,7 @@ pub trait PrefillBackend {
         &mut self,
         what: LastRows<'_>,
         tokens: usize,
-        measurements: &mut Measurements,
+        measurements: &mut LayerMeasurements,
         stop: &Stop,
     ) -> Result<(), EngineError>;
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use kept_kernels::{PackedRows, RowStore};
 use kept_models::RopeTable;
-use kept_policies::{Selection, WeightedWindow, Window};
+use kept_policies::{ObservationWindow, Selection, WeightedWindow};
 
 use crate::compact::Gather;
 use crate::plan::PrefillPlan;
@@ -130,7 +130,7 @@ impl GatherTask<'_> {
 #[derive(Debug, Clone, Copy)]
 pub enum LastRows<'r> {
     /// Probabilities of the observation window.
-    Window(Window),
+    Window(ObservationWindow),
     /// Probabilities of a window, weighted towards the newest row. Keys outside the given ones may be left out.
     WeightedWindow(WeightedWindow, Option<&'r [u32]>),
     /// Keys to which this many last queries pay less than average attention.

@@ -2,7 +2,7 @@
 
 use kept_kernels::{HeadShape, add_gram};
 use kept_models::RopeTable;
-use kept_policies::{Future, FutureQueries};
+use kept_policies::{ExpectedQueries, ExpectedQueriesRequest};
 
 /// Mean and covariance of queries before RoPE. Sums are f64; products are summed in f32 within a chunk.
 #[derive(Debug, Default)]
@@ -24,11 +24,11 @@ impl QueryMoments {
         3 * shape.q_heads * shape.head_dim * columns
     }
 
-    /// Resets everything for `future` in a layer with these heads.
-    pub fn start(&mut self, shape: HeadShape, future: Future) {
+    /// Resets everything for `request` in a layer with these heads.
+    pub fn start(&mut self, shape: HeadShape, request: ExpectedQueriesRequest) {
         let (mean, square) = (
             shape.q_heads * shape.head_dim,
-            shape.q_heads * shape.head_dim * shape.head_dim * usize::from(future.covariance),
+            shape.q_heads * shape.head_dim * shape.head_dim * usize::from(request.covariance),
         );
         self.shape = Some(shape);
         self.rows = 0;
@@ -100,8 +100,8 @@ impl QueryMoments {
         assert!(triangles.is_empty(), "sums of the same shape");
     }
 
-    /// Computes the statistics, rotated by `turn` if the model rotates the layer.
-    pub fn finish(&mut self, turn: Option<&MeanRotation>) -> Option<FutureQueries<'_>> {
+    /// Computes the statistics, rotated by `rotation` if the model rotates the layer.
+    pub fn finish(&mut self, rotation: Option<&MeanRotation>) -> Option<ExpectedQueries<'_>> {
         let shape = self.shape?;
         let (dim, n) = (shape.head_dim, self.rows.max(1) as f64);
         for (mean, sum) in self.mean.iter_mut().zip(&self.sums) {
@@ -120,25 +120,25 @@ impl QueryMoments {
                 }
             }
         }
-        if let Some(turn) = turn {
-            turn.rows(&mut self.mean, dim);
+        if let Some(rotation) = rotation {
+            rotation.rows(&mut self.mean, dim);
             // R C R^T: rotate every row of C, transpose (C is symmetric), rotate every row again.
             for covariance in self.covariance.chunks_exact_mut(dim * dim) {
-                turn.rows(covariance, dim);
+                rotation.rows(covariance, dim);
                 for i in 0..dim {
                     for j in 0..i {
                         covariance.swap(i * dim + j, j * dim + i);
                     }
                 }
-                turn.rows(covariance, dim);
+                rotation.rows(covariance, dim);
             }
         }
         Some(self.found())
     }
 
     /// The last result of [`QueryMoments::finish`].
-    pub(super) fn found(&self) -> FutureQueries<'_> {
-        FutureQueries {
+    pub(super) fn found(&self) -> ExpectedQueries<'_> {
+        ExpectedQueries {
             mean: &self.mean,
             covariance: (!self.covariance.is_empty()).then_some(self.covariance.as_slice()),
         }
@@ -200,13 +200,13 @@ mod tests {
     #[test]
     fn moments_are_mean_and_covariance() {
         let mut moments = QueryMoments::default();
-        let future = Future {
+        let request = ExpectedQueriesRequest {
             skip: 0,
             until: 2,
             positions: 1,
             covariance: true,
         };
-        moments.start(SHAPE, future);
+        moments.start(SHAPE, request);
         moments.add(&[1.0, 2.0, 0.0, 0.0]);
         moments.add(&[3.0, 8.0, 0.0, 0.0]);
         let found = moments.finish(None).expect("started");

@@ -6,8 +6,8 @@ mod buffers;
 use kept_kernels::{CacheType, PackedRows, RecurrentShape};
 use kept_models::{Config, Model};
 use kept_policies::{
-    ClassTable, Method, Needs, Positions, PromptShape, Retention, RowPlan, RowRequest,
-    WeightedWindow, Window,
+    ClassTable, Method, Needs, ObservationWindow, Positions, PromptShape, Retention, RowPlan,
+    RowRequest, WeightedWindow,
 };
 
 use super::ReconstructionPlan;
@@ -333,11 +333,11 @@ impl PrefillPlan {
     /// The measurements that `layer` needs, limited to its tokens; none if nothing is evicted.
     fn needs_of(&self, layer: usize) -> Needs {
         let (needs, tokens) = (self.row_plan.needs[layer], self.layer_input_tokens(layer));
-        if !needs.uncut && self.tokens() <= self.row_plan.rows[layer] && !self.settled {
+        if !needs.even_if_all_kept && self.tokens() <= self.row_plan.rows[layer] && !self.settled {
             return Needs::default();
         }
         Needs {
-            window: needs.window.map(|window| Window {
+            observation_window: needs.observation_window.map(|window| ObservationWindow {
                 rows: window.rows.min(tokens),
                 ..window
             }),
@@ -353,7 +353,7 @@ impl PrefillPlan {
     /// Whether the method needs sums over all queries of the document, which exist only while it is read.
     pub(crate) fn sums_over_queries(&self) -> bool {
         let mut needs = self.needs.iter();
-        needs.any(|needs| needs.column_sums || needs.future.is_some())
+        needs.any(|needs| needs.column_sums || needs.expected_queries.is_some())
     }
 
     /// Whether tokens are dropped between layers.

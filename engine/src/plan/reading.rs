@@ -9,7 +9,7 @@ use crate::auto;
 use crate::note::Note;
 use crate::shape::head_shape;
 use crate::{Engine, EngineError, MemoryLedger, backend};
-use kept_vault::{MOST_QUERIES, Measurement, Vault, VaultWriter};
+use kept_vault::{MOST_QUERIES, StoredMeasurement, Vault, VaultWriter};
 
 impl Engine {
     /// The ledger of this question with `rows` rows and chunks of at most `chunk` tokens, and the actual chunk size.
@@ -127,7 +127,7 @@ impl Engine {
     pub(crate) fn vault_bytes(&self, tokens: usize, kind: PackedRows) -> u64 {
         let heads = head_shape(self.model());
         let queries = MOST_QUERIES.min(tokens) * heads.q_heads * heads.head_dim;
-        let measured = Measurement::most_bytes(heads.into(), tokens);
+        let measured = StoredMeasurement::most_bytes(heads.into(), tokens);
         let numbers = (2 * queries + tokens) * size_of::<f32>() + measured;
         let locked = backend::of(self.model()).transfer_bytes(kind, WIDE_CHUNKS[0]);
         // Those of the document and of the conversation.

@@ -398,7 +398,10 @@ fn compress_layers(
         spent += measuring;
         for (kept, plan) in kept.iter_mut().zip(all) {
             let needs = plan.needs[in_policy];
-            if needs.column_sums || needs.future.is_some() || needs.reconstruction.is_some() {
+            if needs.column_sums
+                || needs.expected_queries.is_some()
+                || needs.reconstruction.is_some()
+            {
                 kept.selecting += measuring;
             }
         }

@@ -27,13 +27,13 @@ use crate::backend;
 use crate::plan::PrefillPlan;
 use crate::shape::{head_shape, window_heads};
 use kept_vault::{
-    LAST_QUERIES, LayerNumbers, MIN_SHARED_TOKENS, MOST_QUERIES, Measurement, Vault, VaultAccess,
-    VaultError, VaultFolder, VaultKey, VaultShape, VaultUse, VaultWriter, shared,
+    LAST_QUERIES, LayerNumbers, MIN_SHARED_TOKENS, MOST_QUERIES, StoredMeasurement, Vault,
+    VaultAccess, VaultError, VaultFolder, VaultKey, VaultShape, VaultUse, VaultWriter, shared,
 };
 
 use request::MeasurementRequest;
 use turns::TurnRows;
-pub(super) use writing::Learned;
+pub(super) use writing::MeasuredForVault;
 
 /// Whether `vault` was written by a model of the shape of `model`.
 fn fits_model(vault: &Vault, model: &Model) -> bool {
@@ -103,7 +103,7 @@ pub(crate) struct Prefix {
     /// The vault's measurements and queries of the current layer.
     numbers: LayerNumbers,
     /// Measurements taken from the vault.
-    taken: Vec<Measurement>,
+    taken: Vec<StoredMeasurement>,
     writer: Option<VaultWriter>,
     /// The vault that `writer` replaces: an unfinished reading of the same document.
     replaced: Option<(VaultFolder, VaultKey)>,
@@ -272,8 +272,8 @@ impl Prefix {
         }
         // Sums over tokens can be continued if they cover exactly the tokens used; reconstructions and scores
         // belong to one document.
-        let holds = |m: &&Measurement| shape.measurements.contains(m);
-        let (own, sums): (Vec<Measurement>, Vec<Measurement>) =
+        let holds = |m: &&StoredMeasurement| shape.measurements.contains(m);
+        let (own, sums): (Vec<StoredMeasurement>, Vec<StoredMeasurement>) =
             (request.measurements.iter()).partition(|m| m.is_of_one_document());
         self.taken
             .extend(own.iter().filter(holds).filter(|_| self.same));
@@ -303,18 +303,18 @@ impl Prefix {
     fn shape_to_write(&self, model: &Model, request: &MeasurementRequest) -> Option<VaultShape> {
         let old = self.vault.as_ref().map(Vault::shape);
         let of_same = old.filter(|_| self.same).map(|old| &old.measurements);
-        let mut measurements: Vec<Measurement> = of_same.cloned().unwrap_or_default();
+        let mut measurements: Vec<StoredMeasurement> = of_same.cloned().unwrap_or_default();
         let new = request.everywhere.iter();
         let new = new.filter(|m| !measurements.contains(m)).copied();
-        let new: Vec<Measurement> = new.collect();
+        let new: Vec<StoredMeasurement> = new.collect();
         // Scores alone are not worth a copy of all rows: they can be recomputed from the rows.
-        if self.same && new.iter().all(Measurement::is_scores) {
+        if self.same && new.iter().all(StoredMeasurement::is_scores) {
             return None;
         }
         measurements.extend(new);
-        let too_many = measurements.len().saturating_sub(Measurement::MOST);
+        let too_many = measurements.len().saturating_sub(StoredMeasurement::MOST);
         measurements.drain(..too_many);
-        measurements.sort_by_key(Measurement::order);
+        measurements.sort_by_key(StoredMeasurement::order);
         let queries = match request.query_rows {
             0..=LAST_QUERIES => LAST_QUERIES,
             _ => MOST_QUERIES,
@@ -368,7 +368,8 @@ impl Prefix {
     /// As [`Prefix::has_scores`], if a vault of shape `written` is written.
     fn has_scores_with(&self, written: Option<&VaultShape>) -> bool {
         let mut new = written.iter().flat_map(|shape| &shape.measurements);
-        self.taken.iter().any(Measurement::is_of_one_document) || new.any(Measurement::is_scores)
+        self.taken.iter().any(StoredMeasurement::is_of_one_document)
+            || new.any(StoredMeasurement::is_scores)
     }
 
     /// Whether a layer's weights are rearranged for many rows.

@@ -7,14 +7,14 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use kept_kernels::{HeadShape, Stop};
-use kept_policies::{WeightedWindow, Window};
+use kept_policies::{ObservationWindow, WeightedWindow};
 
 use super::input::Read;
-use super::prefix::{FEW_ROWS, Learned, Prefix};
+use super::prefix::{FEW_ROWS, MeasuredForVault, Prefix};
 use super::progress::ReadingProgress;
 use super::reconstruction::{ReconstructionPass, RepeatedLayer};
 use super::token_dropping::SurvivingTokens;
-use crate::backend::{self, Chunk, DeviceRows, Measurements, PrefillBackend, PrefillInput};
+use crate::backend::{self, Chunk, DeviceRows, LayerMeasurements, PrefillBackend, PrefillInput};
 use crate::plan::PrefillPlan;
 use crate::shape::head_shape;
 use crate::{EngineError, MemoryLedger, Segment, Watch};
@@ -50,12 +50,12 @@ pub(super) struct Reader<'a> {
     scored: bool,
     /// What is read from and written to the vault.
     prefix: &'a mut Prefix,
-    measurements: Measurements,
+    measurements: LayerMeasurements,
     /// `[methods]`: the tokens that deeper layers may still keep, of methods that evict tokens for good
     /// ([`Selection::candidates`](kept_policies::Selection::candidates)).
     candidates: Vec<Option<Vec<u32>>>,
     /// Measurements of the current layer that are computed: the next method may need the same.
-    held: Held,
+    measured: DoneMeasurements,
     progress: &'a mut ReadingProgress,
 }
 
@@ -96,10 +96,10 @@ struct LayerTask {
     window_from: usize,
 }
 
-/// The requests whose results are in the measurements.
+/// The requests of the current layer whose results are in the measurements.
 #[derive(Default)]
-struct Held {
-    window: Option<Window>,
+struct DoneMeasurements {
+    window: Option<ObservationWindow>,
     weighted_window: Option<WeightedWindow>,
     low_attention: Option<usize>,
 }
@@ -148,9 +148,9 @@ impl<'a> Reader<'a> {
             known_scores,
             scored: false,
             prefix,
-            measurements: Measurements::new(plans),
+            measurements: LayerMeasurements::new(plans),
             candidates: vec![None; plans.len()],
-            held: Held::default(),
+            measured: DoneMeasurements::default(),
             progress,
         })
     }
@@ -216,10 +216,12 @@ impl<'a> Reader<'a> {
         let measurements = &mut self.measurements;
         measurements.measured.start(
             self.heads,
-            self.plans.iter().filter_map(|s| s.needs_in(layer).future),
+            self.plans
+                .iter()
+                .filter_map(|s| s.needs_in(layer).expected_queries),
         );
         measurements.window_queries.clear();
-        self.held = Held::default();
+        self.measured = DoneMeasurements::default();
         measurements.column_sums.clear();
         if task.column_sums {
             measurements.column_sums.resize(self.heads.q_heads * n, 0.0);
@@ -236,8 +238,9 @@ impl<'a> Reader<'a> {
         if task.column_sums {
             prefix.fill_column_sums(&mut measurements.column_sums, task.n);
         }
-        for future in (self.plans.iter()).filter_map(|plan| plan.needs_in(layer).future) {
-            prefix.fill_query_sums(future, &mut measurements.measured);
+        for request in (self.plans.iter()).filter_map(|plan| plan.needs_in(layer).expected_queries)
+        {
+            prefix.fill_query_sums(request, &mut measurements.measured);
         }
         self.scored = false;
         if prefix.knows_reconstruction() {
@@ -383,14 +386,14 @@ impl<'a> Reader<'a> {
 
     /// Writes the prefix's measurements of the layer to the vault.
     fn end_prefix(&mut self, task: &LayerTask, stop: &Stop) {
-        let learned = Learned {
+        let measured = MeasuredForVault {
             tokens: task.n,
             column_sums: &self.measurements.column_sums,
-            measured: &self.measurements.measured,
+            buffers: &self.measurements.measured,
             reconstruction: (self.reconstruction.as_ref()).map_or(&[], |r| r.scores.as_slice()),
             state: self.backend.state(),
         };
-        self.prefix.end_layer(task.layer, &learned, stop);
+        self.prefix.end_layer(task.layer, &measured, stop);
     }
 
     /// Ends the prefill after the last layer, and completes the document's vault.

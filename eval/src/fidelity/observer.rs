@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use kept_models::{Model, RopeTable};
 use kept_policies::{
-    Evict, Evictions, Method, Needs, Observation, PolicyError, Retention, RowPlan, RowRequest,
-    Select, Selection, Softmax, StepObservation, Window,
+    Evict, Evictions, Method, Needs, Observation, ObservationWindow, PolicyError, Retention,
+    RowPlan, RowRequest, Select, Selection, Softmax, StepObservation,
 };
 
 use super::heads::{self, HeadFigures};
@@ -82,7 +82,7 @@ impl Observer {
             sums
         };
         let global = reduced(observation.column_sums?, 1.0);
-        let local = reduced(observation.window?, WINDOW.min(n) as f32);
+        let local = reduced(observation.observation_window?, WINDOW.min(n) as f32);
         let dim = plan.model.head_dim;
         let rows = |rows: &[f32]| rows[head * n * dim..(head + 1) * n * dim].to_vec();
         let (mut keys, mut values) = (rows(observation.keys?), rows(observation.values?));
@@ -117,13 +117,13 @@ impl Method for Observer {
             ..*request
         });
         plan.needs.fill(Needs {
-            window: Some(Window {
+            observation_window: Some(ObservationWindow {
                 rows: WINDOW.min(tokens),
                 softmax: Softmax::All,
             }),
             column_sums: true,
             copies: true,
-            uncut: true,
+            even_if_all_kept: true,
             ..Needs::default()
         });
         // No limit: every step is reported, and nothing is evicted.

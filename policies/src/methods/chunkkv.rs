@@ -61,7 +61,7 @@ impl Method for ChunkKv {
         );
         let mut plan = uniform.with_window(INFO.name, self.w, window, sinks)?;
         for layer in (0..model.layers).filter(|layer| !layer.is_multiple_of(self.reuse)) {
-            plan.needs[layer].window = None;
+            plan.needs[layer].observation_window = None;
         }
         if self.reuse > 1 && budget < prompt.tokens {
             plan.bytes = (model.kv_heads * budget * size_of::<Pos>()) as u64;

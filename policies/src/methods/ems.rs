@@ -70,7 +70,7 @@ impl Ems {
     /// The rules for one plan.
     fn rules(&self, plan: &RowPlan) -> Rules {
         let recent = plan.protected.recent;
-        let window = plan.needs[0].window.as_ref();
+        let window = plan.needs[0].observation_window.as_ref();
         let window = window.map_or(recent, |window| window.rows);
         let centres = plan.budget.saturating_sub(window);
         Rules {
@@ -109,7 +109,7 @@ impl Method for Ems {
         let mut plan = plan.evicting(true, budget).measuring(|needs| {
             needs.column_sums = true;
             needs.rows = true;
-            needs.uncut = true;
+            needs.even_if_all_kept = true;
         });
         plan.prompt = *prompt;
         plan.positions = self.positions;

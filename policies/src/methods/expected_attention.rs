@@ -22,8 +22,8 @@ use crate::options::{FROM_0, Range, YES_NO, options};
 use crate::top_tokens::{Ranking, cached_or};
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{
-    BilinearForm, Future, FutureQueries, MethodInfo, Observation, PolicyError, RowPlan, RowRequest,
-    Score,
+    BilinearForm, ExpectedQueries, ExpectedQueriesRequest, MethodInfo, Observation, PolicyError,
+    RowPlan, RowRequest, Score,
 };
 
 /// Entry in the table of methods.
@@ -76,7 +76,7 @@ impl Ranking for ExpectedAttention {
         let until = prompt.tokens - plan.protected.recent;
         Ok(plan.measuring(|needs| {
             needs.rows = true;
-            needs.future = Some(Future {
+            needs.expected_queries = Some(ExpectedQueriesRequest {
                 skip: sinks,
                 until,
                 positions: future,
@@ -96,12 +96,14 @@ impl Score for ExpectedAttention {
             let rows = observation
                 .rows
                 .expect("Expected Attention requested the rows");
-            let future = observation.future.expect("and the expected queries");
+            let expected = observation
+                .expected_queries
+                .expect("and the expected queries");
             let first = self.sinks.min(scores.len());
             let competing = first..scores.len();
             let mut weights = vec![0.0f32; competing.len()];
             for q_head in head * group..(head + 1) * group {
-                let logit = Logit::new(&future, q_head, q_heads);
+                let logit = Logit::new(&expected, q_head, q_heads);
                 rows.bilinear_forms(head, competing.clone(), logit.form(), &mut weights);
                 rows.softmax(&mut weights);
                 let pairs = scores[first..].iter_mut().zip(&weights);
@@ -125,13 +127,13 @@ struct Logit {
 
 impl Logit {
     /// For queries of `q_head`.
-    fn new(future: &FutureQueries<'_>, q_head: usize, q_heads: usize) -> Self {
-        let dim = future.mean.len() / q_heads;
+    fn new(expected: &ExpectedQueries<'_>, q_head: usize, q_heads: usize) -> Self {
+        let dim = expected.mean.len() / q_heads;
         let width = dim as f32;
-        let mean = &future.mean[q_head * dim..][..dim];
+        let mean = &expected.mean[q_head * dim..][..dim];
         Self {
             linear: mean.iter().map(|x| x / width.sqrt()).collect(),
-            matrix: future.covariance.map(|covariance| {
+            matrix: expected.covariance.map(|covariance| {
                 let own = covariance[q_head * dim * dim..][..dim * dim].iter();
                 own.map(|x| x / width / 2.0).collect()
             }),

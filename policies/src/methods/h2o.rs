@@ -63,7 +63,7 @@ impl Method for H2o {
             .evicting(self.decode, budget)
             .measuring(|needs| {
                 needs.column_sums = true;
-                needs.uncut = true;
+                needs.even_if_all_kept = true;
             })
             .require_protected_and_one(INFO.name, || {
                 let sinks = self.sinks;

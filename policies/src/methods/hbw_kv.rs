@@ -148,7 +148,7 @@ impl Method for HbwKv {
         let windows = plan
             .needs
             .iter_mut()
-            .filter_map(|needs| needs.window.as_mut());
+            .filter_map(|needs| needs.observation_window.as_mut());
         windows.for_each(|window| window.softmax = self.softmax);
         Ok(plan)
     }
@@ -161,7 +161,7 @@ impl Method for HbwKv {
 impl Select for HbwKv {
     fn select(&mut self, plan: &RowPlan, observation: &Observation<'_>) -> Selection {
         let (n, rows) = (observation.tokens, plan.rows[observation.layer]);
-        if observation.window.is_none() || n <= rows {
+        if observation.observation_window.is_none() || n <= rows {
             return Retention::Everything.into();
         }
         let prefix = n - plan.protected.recent;

@@ -123,7 +123,7 @@ impl Method for PyramidInfer {
         let plan = RowPlan::uniform(request);
         let mut plan = plan.with_window(INFO.name, self.recent, usual, sinks)?;
         plan = plan.measuring(|needs| {
-            needs.window = None;
+            needs.observation_window = None;
             needs.weighted_window = Some(WeightedWindow {
                 rows: recent,
                 newest: self.weight as f32,

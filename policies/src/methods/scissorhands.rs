@@ -71,7 +71,7 @@ impl Method for Scissorhands {
             .evicting(true, budget)
             .measuring(|needs| {
                 needs.low_attention = Some(self.history);
-                needs.uncut = true;
+                needs.even_if_all_kept = true;
             })
             .require_protected_and_one(INFO.name, || {
                 format!("{recent} recent tokens, {} sinks and 1 other", self.sinks)

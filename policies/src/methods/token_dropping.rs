@@ -217,7 +217,7 @@ impl Method for TokenDropping {
                     rows: 1 + recent,
                     newest: self.0.weight as f32,
                 }),
-                uncut: true,
+                even_if_all_kept: true,
                 ..Needs::default()
             };
         }

@@ -12,8 +12,8 @@ use crate::score::sum_of_rows;
 use crate::slots::lowest;
 use crate::top_tokens::keep_best;
 use crate::{
-    Evict, Evictions, Method, MethodInfo, Observation, PolicyError, Retention, Row, RowPlan,
-    RowRequest, Score, Select, Selection, Softmax, StepObservation, Window,
+    Evict, Evictions, Method, MethodInfo, Observation, ObservationWindow, PolicyError, Retention,
+    Row, RowPlan, RowRequest, Score, Select, Selection, Softmax, StepObservation,
 };
 
 /// Entry in the table of methods.
@@ -67,7 +67,7 @@ impl Method for Tova {
             0 => 0,
             recent => recent.saturating_add(prompt.tail),
         };
-        let window = Window {
+        let window = ObservationWindow {
             rows: 1 + prompt.tail,
             softmax: Softmax::All,
         };
@@ -76,7 +76,7 @@ impl Method for Tova {
             .protecting(self.sinks, recent)
             .evicting(self.decode, budget)
             .measuring(|needs| {
-                needs.window = Some(window);
+                needs.observation_window = Some(window);
             })
             .require_protected_and_one(INFO.name, || {
                 format!("{} sinks, {recent} last tokens and 1 other", self.sinks)
@@ -114,7 +114,9 @@ impl Score for Tova {
 /// `[n]`: attention of the last query and the tail to each token, mean over these rows, summed over all query heads.
 fn layer_scores(observation: &Observation<'_>) -> Vec<f32> {
     let n = observation.tokens;
-    let window = observation.window.expect("TOVA requested the last query");
+    let window = observation
+        .observation_window
+        .expect("TOVA requested the last query");
     sum_of_rows(observation.threads, window, n, n)
 }
 

@@ -23,9 +23,9 @@ use crate::options::{FROM_0, FROM_1, REASSIGNED_OR_ORIGINAL, Range, options};
 use crate::parallel::par_map;
 use crate::snapshot::{self, Snapshot};
 use crate::{
-    Evict, Evictions, GroupReduce, Method, MethodInfo, Observation, PolicyError, Pos, Positions,
-    PromptShape, Retention, Row, RowPlan, RowRequest, Select, Selection, Softmax, StepObservation,
-    Window, group_reduce,
+    Evict, Evictions, GroupReduce, Method, MethodInfo, Observation, ObservationWindow, PolicyError,
+    Pos, Positions, PromptShape, Retention, Row, RowPlan, RowRequest, Select, Selection, Softmax,
+    StepObservation, group_reduce,
 };
 
 /// Entry in the table of methods.
@@ -155,7 +155,7 @@ impl TreeKv {
         let RowRequest { model, prompt, .. } = request;
         let budget = request.budget;
         let sizes = Sizes::new(self, prompt, budget);
-        let window = Window {
+        let window = ObservationWindow {
             rows: sizes.window,
             softmax: Softmax::All,
         };
@@ -163,8 +163,8 @@ impl TreeKv {
             .protecting(self.sinks, sizes.window)
             .evicting(true, budget)
             .measuring(|needs| {
-                needs.window = Some(window);
-                needs.uncut = true;
+                needs.observation_window = Some(window);
+                needs.even_if_all_kept = true;
             });
         if sizes.tree == 0 {
             let (recent, sinks) = (sizes.recent, self.sinks);

@@ -168,7 +168,9 @@ impl Method for AdaKv {
             let safe = (even as f64 * self.floor) as usize;
             *most = ends.min(*rows) + even * model.kv_heads - safe * (model.kv_heads - 1);
         }
-        plan.needs.iter_mut().for_each(|needs| needs.uncut = false);
+        plan.needs
+            .iter_mut()
+            .for_each(|needs| needs.even_if_all_kept = false);
         // The base only ranks tokens: it keeps no state.
         plan.decode_rows = None;
         plan.score_pass = false;

@@ -25,9 +25,9 @@ use crate::parallel::par_map;
 use crate::slots::SlotNumbers;
 use crate::window::usual_window;
 use crate::{
-    DecodeValueMerge, Evict, Evictions, GroupReduce, Method, MethodInfo, Observation, PolicyError,
-    Pos, Retention, Row, RowPlan, RowRequest, Score, Select, Selection, Softmax, StepObservation,
-    ValueMerge, Window, group_reduce,
+    DecodeValueMerge, Evict, Evictions, GroupReduce, Method, MethodInfo, Observation,
+    ObservationWindow, PolicyError, Pos, Retention, Row, RowPlan, RowRequest, Score, Select,
+    Selection, Softmax, StepObservation, ValueMerge, group_reduce,
 };
 
 /// Entry in the table of methods.
@@ -141,13 +141,13 @@ impl Method for Cam {
                 why: "it evicts nothing whose value could be merged; set variant=budgeted",
             });
         }
-        let own = Window {
+        let own = ObservationWindow {
             rows: observed_queries(&plan),
             softmax: Softmax::All,
         };
         for needs in &mut plan.needs {
-            needs.window.get_or_insert(own);
-            needs.uncut |= plan.decode_rows.is_some();
+            needs.observation_window.get_or_insert(own);
+            needs.even_if_all_kept |= plan.decode_rows.is_some();
         }
         plan.merges_values = true;
         let slots = self.slots(&plan);
@@ -179,7 +179,7 @@ impl Method for Cam {
 
 /// Queries that are observed: those of the base's window, or of the usual one.
 fn observed_queries(plan: &RowPlan) -> usize {
-    let window = plan.needs.iter().find_map(|needs| needs.window);
+    let window = plan.needs.iter().find_map(|needs| needs.observation_window);
     let usual = usual_window(plan.budget) + plan.prompt.tail;
     window.map_or(usual, |window| window.rows)
 }

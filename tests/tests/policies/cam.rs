@@ -211,7 +211,7 @@ fn the_worked_example_of_the_specification() {
         panic!("12 of 24 rows are kept");
     };
     assert_eq!(heads[0].iter().map(|p| p.0).collect::<Vec<_>>(), kept);
-    let window = case.observed(kept_policies::Window {
+    let window = case.observed(kept_policies::ObservationWindow {
         rows: 4,
         softmax: kept_policies::Softmax::All,
     });

@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use kept_policies::{
-    HbwKv, ModelShape, Pos, PromptShape, RowRequest, Safeguard, Schedule, Serial, Softmax, Window,
-    build, global_local,
+    HbwKv, ModelShape, ObservationWindow, Pos, PromptShape, RowRequest, Safeguard, Schedule,
+    Serial, Softmax, build, global_local,
 };
 use kept_tests::cases::Case;
 use kept_tests::golden;
@@ -257,7 +257,7 @@ fn selections(f: &Fixtures) {
 
 fn scores(f: &Fixtures) {
     let case = golden::toy(&f.all["inputs"], "full", &[], 24);
-    let window = case.observed(Window {
+    let window = case.observed(ObservationWindow {
         rows: 4,
         softmax: Softmax::All,
     });

@@ -155,10 +155,10 @@ proptest! {
             // Every layer has different attention.
             let other = Drawn { seed: d.seed + layer as u64, ..d.clone() };
             let needs = plan.needs[layer];
-            prop_assert_eq!(needs.window.is_some(), layer % reuse == 0);
-            prop_assert!(!needs.column_sums && !needs.rows && !needs.uncut);
+            prop_assert_eq!(needs.observation_window.is_some(), layer % reuse == 0);
+            prop_assert!(!needs.column_sums && !needs.rows && !needs.even_if_all_kept);
             let case = other.case("chunkkv", "", d.budget());
-            let window = needs.window.map(|window| case.observed(window));
+            let window = needs.observation_window.map(|window| case.observed(window));
             let retention = state.select(&plan, &observation(&case, layer, window.as_deref())).retention;
             let alone = other.kept("chunkkv", "w=?,sinks=?,reuse=1");
             let found: Vec<Vec<u32>> = match retention {
@@ -390,7 +390,7 @@ fn observation<'a>(case: &Case, layer: usize, window: Option<&'a [f32]>) -> Obse
         tokens: case.n,
         kv_heads: case.kv_heads,
         group: case.q_heads / case.kv_heads,
-        window,
+        observation_window: window,
         column_sums: None,
         ..Observation::default()
     }
@@ -420,7 +420,7 @@ fn first_token(method: &str, set: &[(&str, &str)], budget: usize) -> Replay {
         tokens: 1,
         kv_heads: 1,
         group: 1,
-        window: Some(&seen),
+        observation_window: Some(&seen),
         column_sums: Some(&seen),
         ..Observation::default()
     };

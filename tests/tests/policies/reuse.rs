@@ -44,7 +44,8 @@ impl Select for WatchedSelect {
     fn select(&mut self, plan: &RowPlan, observation: &Observation<'_>) -> Selection {
         let mut shown = self.shown.lock().expect("one thread selects");
         assert_eq!(observation.layer, shown.len(), "layers come in order");
-        let anything = observation.window.is_some() || observation.column_sums.is_some();
+        let anything =
+            observation.observation_window.is_some() || observation.column_sums.is_some();
         shown.push(anything || observation.keys.is_some());
         self.state.select(plan, observation)
     }

@@ -3,7 +3,7 @@
 use kept_cuda::{DeviceError, Indices, PrefillAttention, RowPositions, Scores};
 use kept_engine::backend::Chunk;
 use kept_kernels::Normalise;
-use kept_policies::Future;
+use kept_policies::ExpectedQueriesRequest;
 
 use super::CudaPrefill;
 use crate::model::RopeContext;
@@ -13,7 +13,7 @@ impl CudaPrefill<'_> {
     pub(super) fn sum_queries(
         &mut self,
         chunk: &Chunk<'_>,
-        wanted: impl Iterator<Item = Future>,
+        wanted: impl Iterator<Item = ExpectedQueriesRequest>,
     ) -> Result<(), DeviceError> {
         let mut wanted = wanted.peekable();
         if wanted.peek().is_some() {

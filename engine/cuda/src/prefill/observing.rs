@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use half::f16;
 use kept_cuda::{Buffer, Device, DeviceError, QuerySums, Scores};
-use kept_engine::backend::{Measured, counted_rows, same_moments};
+use kept_engine::backend::{MeasurementBuffers, counted_rows, same_moments};
 use kept_kernels::{HeadShape, Normalise, words};
-use kept_policies::Future;
+use kept_policies::ExpectedQueriesRequest;
 
 use super::CudaPrefill;
 
@@ -14,9 +14,9 @@ use super::CudaPrefill;
 pub(super) fn query_sums(
     device: &Device,
     heads: HeadShape,
-    futures: impl Iterator<Item = Future>,
-) -> Result<Vec<(Future, QuerySums)>, DeviceError> {
-    let mut all: Vec<(Future, QuerySums)> = Vec::new();
+    futures: impl Iterator<Item = ExpectedQueriesRequest>,
+) -> Result<Vec<(ExpectedQueriesRequest, QuerySums)>, DeviceError> {
+    let mut all: Vec<(ExpectedQueriesRequest, QuerySums)> = Vec::new();
     for future in futures {
         if !all.iter().any(|(other, _)| same_moments(*other, future)) {
             let (q_heads, dim) = (heads.q_heads, heads.head_dim);
@@ -83,7 +83,7 @@ impl CudaPrefill<'_> {
     /// Adds the current queries (before RoPE) of the prompt's `rows`, as far as `future` counts them.
     pub(super) fn add_queries(
         &mut self,
-        future: Future,
+        future: ExpectedQueriesRequest,
         rows: Range<usize>,
     ) -> Result<(), DeviceError> {
         let device = self.device();
@@ -97,7 +97,7 @@ impl CudaPrefill<'_> {
     pub(super) fn download_query_sums(
         &mut self,
         rows: &Range<usize>,
-        measured: &mut Measured,
+        measured: &mut MeasurementBuffers,
     ) -> Result<(), DeviceError> {
         for (future, on_device) in &mut self.query_sums {
             if !counted_rows(*future, rows.clone()).is_empty() {

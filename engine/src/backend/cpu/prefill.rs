@@ -12,7 +12,7 @@ use kept_policies::PromptRows;
 use super::host_rows::CpuAttention;
 use crate::EngineError;
 use crate::backend::buffers::HostBuffers;
-use crate::backend::measurements::Measurements;
+use crate::backend::measurements::LayerMeasurements;
 use crate::backend::seam::{HostView, LayerRowsAccess, PrefillBackend, PrefixRows};
 use crate::backend::tasks::{
     Chunk, GatherSource, GatherTask, Keep, LastRows, PrefillEnd, PrefillInput, PrefillMemory,
@@ -193,7 +193,7 @@ impl PrefillBackend for CpuPrefill<'_> {
         Ok(())
     }
 
-    fn begin_layer(&mut self, _measurements: &Measurements) -> Result<(), EngineError> {
+    fn begin_layer(&mut self, _measurements: &LayerMeasurements) -> Result<(), EngineError> {
         Ok(())
     }
 
@@ -209,7 +209,7 @@ impl PrefillBackend for CpuPrefill<'_> {
     fn project(
         &mut self,
         chunk: &Chunk<'_>,
-        measurements: &mut Measurements,
+        measurements: &mut LayerMeasurements,
         stop: &Stop,
     ) -> Result<Duration, EngineError> {
         if self.recurs(chunk) {
@@ -270,7 +270,7 @@ impl PrefillBackend for CpuPrefill<'_> {
     fn attend(
         &mut self,
         chunk: &Chunk<'_>,
-        measurements: &mut Measurements,
+        measurements: &mut LayerMeasurements,
         prefix: &mut dyn PrefixRows,
         stop: &Stop,
     ) -> Result<Duration, EngineError> {
@@ -295,7 +295,7 @@ impl PrefillBackend for CpuPrefill<'_> {
         &mut self,
         _rows: Range<usize>,
         _column_sums: bool,
-        _measurements: &mut Measurements,
+        _measurements: &mut LayerMeasurements,
     ) -> Result<(), EngineError> {
         Ok(())
     }
@@ -312,7 +312,7 @@ impl PrefillBackend for CpuPrefill<'_> {
         &mut self,
         what: LastRows<'_>,
         tokens: usize,
-        measurements: &mut Measurements,
+        measurements: &mut LayerMeasurements,
         stop: &Stop,
     ) -> Result<(), EngineError> {
         Ok(self.measure(what, tokens, measurements, stop)?)

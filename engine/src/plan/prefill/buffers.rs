@@ -89,7 +89,7 @@ impl PrefillPlan {
         rows.max().unwrap_or(0) * self.q_width()
     }
 
-    /// Floats (4 bytes) of [`Measured`](crate::observe::Measured).
+    /// Floats (4 bytes) of [`MeasurementBuffers`](crate::observe::MeasurementBuffers).
     pub(crate) fn measured(&self) -> usize {
         let (n, shape) = (self.tokens(), &self.row_plan.model);
         let weighted_window = usize::from(
@@ -106,16 +106,20 @@ impl PrefillPlan {
             let words = rows.div_ceil(u64::BITS as usize);
             n * shape.kv_heads * words * 2
         });
-        let future = self.needs.iter().filter_map(|needs| needs.future);
-        let future = future
+        let expected_queries = self.needs.iter().filter_map(|needs| needs.expected_queries);
+        let expected_queries = expected_queries
             .map(|f| QueryMoments::floats(heads_of(shape), f.covariance))
             .max();
-        weighted_window * n * shape.q_heads + low_attention + future.unwrap_or(0)
+        weighted_window * n * shape.q_heads + low_attention + expected_queries.unwrap_or(0)
     }
 
     /// Floats of `[q_heads, n]`: attention of the observation window.
     pub(crate) fn window_scores(&self) -> usize {
-        if self.needs.iter().any(|needs| needs.window.is_some()) {
+        if self
+            .needs
+            .iter()
+            .any(|needs| needs.observation_window.is_some())
+        {
             self.row_plan.model.q_heads * self.tokens()
         } else {
             0
@@ -135,7 +139,9 @@ impl PrefillPlan {
     /// ones is needed.
     pub fn log_sum_exp(&self) -> usize {
         let asked = |needs: &Needs| {
-            needs.column_sums || needs.window.is_some() || needs.weighted_window.is_some()
+            needs.column_sums
+                || needs.observation_window.is_some()
+                || needs.weighted_window.is_some()
         };
         if self.needs.iter().any(asked) {
             self.row_plan.model.q_heads * self.chunk

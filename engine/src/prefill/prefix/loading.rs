@@ -1,11 +1,11 @@
 //! Loading from vaults: a layer's known rows, queries and measurements.
 
 use kept_kernels::{PackedRows, Stop};
-use kept_policies::{Future, ScoreCacheKey};
-use kept_vault::{Measurement, Numbers, Run, VaultError, VaultRows, VaultWriter};
+use kept_policies::{ExpectedQueriesRequest, ScoreCacheKey};
+use kept_vault::{Numbers, Run, StoredMeasurement, VaultError, VaultRows, VaultWriter};
 
 use super::Prefix;
-use crate::observe::Measured;
+use crate::observe::MeasurementBuffers;
 
 impl Prefix {
     /// The document's part of [`PrefixRows::begin_layer`](crate::backend::PrefixRows::begin_layer).
@@ -55,18 +55,22 @@ impl Prefix {
     /// Copies the known tokens' column sums into `sums [q_heads, n]`.
     pub(in crate::prefill) fn fill_column_sums(&self, sums: &mut [f32], n: usize) {
         if self.known > 0
-            && let Some(stored) = self.stored(Measurement::ColumnSums)
+            && let Some(stored) = self.stored(StoredMeasurement::ColumnSums)
         {
             copy_columns(stored.single(), sums, n);
         }
     }
 
     /// Restores the sums over the known tokens' queries.
-    pub(in crate::prefill) fn fill_query_sums(&self, future: Future, measured: &mut Measured) {
+    pub(in crate::prefill) fn fill_query_sums(
+        &self,
+        request: ExpectedQueriesRequest,
+        measured: &mut MeasurementBuffers,
+    ) {
         if self.known > 0
-            && let Some(stored) = self.stored(Measurement::of_future(future))
+            && let Some(stored) = self.stored(StoredMeasurement::of_expected_queries(request))
         {
-            measured.restore(future, self.known, stored.double());
+            measured.restore(request, self.known, stored.double());
         }
     }
 
@@ -87,7 +91,7 @@ impl Prefix {
         scores: &mut [f32],
         n: usize,
     ) -> bool {
-        let measurement = Measurement::of_scores(score_cache);
+        let measurement = StoredMeasurement::of_scores(score_cache);
         let stored = self
             .taken
             .contains(&measurement)
@@ -100,7 +104,7 @@ impl Prefix {
         true
     }
 
-    pub(super) fn stored(&self, measurement: Measurement) -> Option<&Numbers> {
+    pub(super) fn stored(&self, measurement: StoredMeasurement) -> Option<&Numbers> {
         self.numbers.measurement(self.shape.as_ref()?, measurement)
     }
 }

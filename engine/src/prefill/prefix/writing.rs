@@ -6,16 +6,16 @@ use kept_kernels::Stop;
 use kept_policies::ScoreCacheKey;
 
 use super::Prefix;
-use crate::observe::Measured;
-use kept_vault::{Measurement, Numbers, RowsOf, VaultError, VaultWriter};
+use crate::observe::MeasurementBuffers;
+use kept_vault::{Numbers, RowsOf, StoredMeasurement, VaultError, VaultWriter};
 
 /// A layer's results that the vault may store.
-pub(in crate::prefill) struct Learned<'a> {
+pub(in crate::prefill) struct MeasuredForVault<'a> {
     /// Tokens of the prompt.
     pub(in crate::prefill) tokens: usize,
     /// `[q_heads, tokens]`: column sums over the prefix's rows.
     pub(in crate::prefill) column_sums: &'a [f32],
-    pub(in crate::prefill) measured: &'a Measured,
+    pub(in crate::prefill) buffers: &'a MeasurementBuffers,
     /// `[kv_heads, tokens]`
     pub(in crate::prefill) reconstruction: &'a [f32],
     /// The state of a recurrent layer after the prefix.
@@ -68,7 +68,7 @@ impl Prefix {
     pub(in crate::prefill) fn end_layer(
         &mut self,
         layer: usize,
-        learned: &Learned<'_>,
+        measured: &MeasuredForVault<'_>,
         stop: &Stop,
     ) {
         let Some(mut writer) = self.writer.take() else {
@@ -77,7 +77,7 @@ impl Prefix {
         if stop.is_requested() {
             return;
         }
-        match self.write_layer(&mut writer, layer, learned) {
+        match self.write_layer(&mut writer, layer, measured) {
             Ok(()) => self.writer = Some(writer),
             Err(error) => self.note_unwritten(&error),
         }
@@ -87,10 +87,10 @@ impl Prefix {
         &self,
         writer: &mut VaultWriter,
         layer: usize,
-        learned: &Learned<'_>,
+        measured: &MeasuredForVault<'_>,
     ) -> Result<(), VaultError> {
         let shape = writer.shape().clone();
-        for numbers in learned.state.iter().flatten() {
+        for numbers in measured.state.iter().flatten() {
             writer.numbers(numbers)?;
         }
         if shape.windows[layer].is_none() {
@@ -101,22 +101,22 @@ impl Prefix {
                     // the same result.
                     (_, Some(Numbers::Single(stored))) if self.same => writer.numbers(stored)?,
                     (_, Some(Numbers::Double(stored))) if self.same => writer.sums(stored)?,
-                    (Measurement::ColumnSums, _) => {
-                        let sums = learned.column_sums.chunks_exact(learned.tokens);
+                    (StoredMeasurement::ColumnSums, _) => {
+                        let sums = measured.column_sums.chunks_exact(measured.tokens);
                         for sums in sums {
                             writer.numbers(&sums[..self.tokens])?;
                         }
                     }
-                    (Measurement::QuerySums { skip, products }, _) => {
-                        writer.sums(&learned.measured.sums(skip, products))?;
+                    (StoredMeasurement::QuerySums { skip, products }, _) => {
+                        writer.sums(&measured.buffers.sums(skip, products))?;
                     }
-                    (Measurement::Reconstruction { .. }, _) => {
-                        for scores in learned.reconstruction.chunks_exact(learned.tokens) {
+                    (StoredMeasurement::Reconstruction { .. }, _) => {
+                        for scores in measured.reconstruction.chunks_exact(measured.tokens) {
                             writer.numbers(&scores[..self.tokens])?;
                         }
                     }
                     // Scores are the last measurements of a layer.
-                    (Measurement::Scores { .. }, _) => return Ok(()),
+                    (StoredMeasurement::Scores { .. }, _) => return Ok(()),
                 }
             }
         }
@@ -126,7 +126,7 @@ impl Prefix {
 
     /// Whether the layer waits for these scores of the method.
     pub(in crate::prefill) fn awaits_scores(&self, score_cache: ScoreCacheKey) -> bool {
-        let request = Measurement::of_scores(score_cache);
+        let request = StoredMeasurement::of_scores(score_cache);
         let writes = |writer: &VaultWriter| writer.shape().measurements.contains(&request);
         let stored = self.same && self.stored(request).is_some();
         self.writer.as_ref().is_some_and(writes) && !stored

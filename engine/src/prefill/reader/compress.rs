@@ -210,7 +210,8 @@ impl Reader<'_> {
             tokens: plan.layer_input_tokens(layer),
             kv_heads: self.heads.kv_heads,
             group: self.heads.group(),
-            window: (needs.window).map(|_| measurements.window_scores.as_slice()),
+            observation_window: (needs.observation_window)
+                .map(|_| measurements.window_scores.as_slice()),
             column_sums: (needs.column_sums).then_some(measurements.column_sums.as_slice()),
             weighted_window: needs
                 .weighted_window
@@ -219,14 +220,17 @@ impl Reader<'_> {
                 rows,
                 bits: &measured.bits,
             }),
-            future: needs.future.and_then(|future| measured.found(future)),
+            expected_queries: needs
+                .expected_queries
+                .and_then(|request| measured.found(request)),
             reconstruction: (needs.reconstruction.and(reconstruction))
                 .map(|r| r.scores.as_slice())
                 .or(
                     (needs.reconstruction.is_some() && !self.known_scores.is_empty())
                         .then_some(&self.known_scores),
                 ),
-            scored: (needs.score_cache.is_some() && self.scored).then_some(&self.known_scores),
+            cached_scores: (needs.score_cache.is_some() && self.scored)
+                .then_some(&self.known_scores),
             keys: copies.map(|[keys, _]| keys),
             values: copies.map(|[_, values]| values),
             rows: rows.and_then(|rows| rows.computations()),
@@ -246,31 +250,31 @@ impl Reader<'_> {
         let needs = plan.needs[layer.in_policy];
         let tokens = plan.layer_input_tokens(layer.in_policy);
         let (backend, measurements) = (&mut self.backend, &mut self.measurements);
-        if let Some(future) = needs.future.filter(|_| !self.scored) {
+        if let Some(request) = needs.expected_queries.filter(|_| !self.scored) {
             let rotated = self.of.rope.of_layer(layer.in_model).is_some();
             let rope = rotated.then_some(self.of.rope);
-            measurements.measured.finish(future, rope);
+            measurements.measured.finish(request, rope);
         }
         if let Some(window) = needs.weighted_window
-            && self.held.weighted_window != Some(window)
+            && self.measured.weighted_window != Some(window)
         {
             let among = self.candidates[which].as_deref();
             let what = LastRows::WeightedWindow(window, among);
             backend.observe(what, tokens, measurements, stop)?;
             // The next method may use other tokens.
-            self.held.weighted_window = among.is_none().then_some(window);
+            self.measured.weighted_window = among.is_none().then_some(window);
         }
         if let Some(rows) = needs.low_attention
-            && self.held.low_attention != Some(rows)
+            && self.measured.low_attention != Some(rows)
         {
             backend.observe(LastRows::LowAttention(rows), tokens, measurements, stop)?;
-            self.held.low_attention = Some(rows);
+            self.measured.low_attention = Some(rows);
         }
-        if let Some(window) = needs.window
-            && self.held.window != Some(window)
+        if let Some(window) = needs.observation_window
+            && self.measured.window != Some(window)
         {
             backend.observe(LastRows::Window(window), tokens, measurements, stop)?;
-            self.held.window = Some(window);
+            self.measured.window = Some(window);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use kept_kernels::{Normalise, Stop, Stopped, WindowScores};
 use kept_policies::Softmax;
 
 use super::CpuPrefill;
-use crate::backend::measurements::Measurements;
+use crate::backend::measurements::LayerMeasurements;
 use crate::backend::tasks::{Chunk, LastRows};
 use crate::observe::{LastQueries, LogSumExp};
 use crate::shape::attention_scale;
@@ -15,10 +15,10 @@ impl CpuPrefill<'_> {
         &self,
         what: LastRows<'_>,
         tokens: usize,
-        measurements: &mut Measurements,
+        measurements: &mut LayerMeasurements,
         stop: &Stop,
     ) -> Result<(), Stopped> {
-        let Measurements {
+        let LayerMeasurements {
             window_queries,
             window_scores,
             measured,
