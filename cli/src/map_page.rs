@@ -93,7 +93,7 @@ pub fn page(document: &Document, question: &str, method: &str, answer: &Answer) 
         kv = bytes(answer.report.kv_bytes),
         full = bytes(answer.report.kv_bytes_full),
         legend = legend(),
-        slots = answer.map.slots(),
+        slots = answer.map.holders(),
     );
     let painted_document = runs(&document.text, &answer.prompt, &answer.map);
     page += &painted(

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use kept_engine::documents::Document;
-use kept_engine::{MINI, available_memory, is_beyond_the_box, is_in_the_box};
+use kept_engine::{MINI, available_memory, is_builtin_model, is_untrained_document};
 use kept_hub::{Entry, Finder, HubError, ModelChoice, Preferred, PreferredBy};
 
 use crate::output;
@@ -43,7 +43,7 @@ impl Answering {
         if let Some((name, by)) = &self.unnamed {
             notes += &format!("note: the model is {name}: {}\n", reason(*by));
         }
-        if is_in_the_box(&self.path) && is_beyond_the_box(document) {
+        if is_builtin_model(&self.path) && is_untrained_document(document) {
             let pull = Entry::first(available_memory())
                 .map_or_else(String::new, |entry| format!(" {}", entry.reference()));
             notes += &format!(

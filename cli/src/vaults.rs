@@ -1,7 +1,7 @@
 //! `kept vaults`: fills, lists and removes the documents stored on disk.
 
 use kept_engine::vault::{VaultContent, VaultEntry, VaultFolder, Vaults};
-use kept_engine::{AUTO, Engine, MethodSpec, Note, Progress, ReadRequest};
+use kept_engine::{AUTO, DocumentReadRequest, Engine, MethodSpec, Note, Progress};
 use serde_json::{Value, json};
 
 use crate::arguments::{ReadArguments, RemoveArguments, VaultsArguments, memory};
@@ -57,7 +57,7 @@ pub fn read(arguments: &ReadArguments) -> anyhow::Result<()> {
     let model = Answering::resolve(arguments.model.as_deref())?;
     let engine = arguments.compute.open(&model.path, None)?;
     let document = open_documents(&arguments.document, &arguments.opening)?;
-    let request = ReadRequest {
+    let request = DocumentReadRequest {
         document: &document,
         method: &MethodSpec::plain(AUTO),
         budget: None,

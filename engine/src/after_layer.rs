@@ -28,7 +28,7 @@ pub struct LayerAttention<'a> {
     /// All probabilities, if the method reads them.
     pub probabilities: Probabilities<'a>,
     /// The largest probability of a query head over its first `rows` slots or entries, and its index.
-    pub most: &'a dyn Fn(usize, usize) -> (f32, usize),
+    pub most_attended: &'a dyn Fn(usize, usize) -> (f32, usize),
 }
 
 /// What happens with a layer after the attention of a token: votes are counted and the method evicts rows.
@@ -101,7 +101,7 @@ impl<'s> AfterLayer<'s> {
             for q_head in 0..self.q_heads {
                 let head = q_head / group;
                 let positions = cached.attended(head);
-                let (probability, place) = (attention.most)(q_head, positions.len());
+                let (probability, place) = (attention.most_attended)(q_head, positions.len());
                 let slot = compressed_layer.map(|layer| (layer, head));
                 votes.count(slot, positions[place], probability);
             }
@@ -148,20 +148,21 @@ impl<'s> AfterLayer<'s> {
         };
         evictor.step(&step, evict);
         keep.fill(true);
-        let swept = evictor.evict_many(&step, keep);
+        let evicted_many = evictor.evict_many(&step, keep);
         cached.merge_values(evictor.value_merges());
-        for spill in evictor.value_merges() {
-            changed(Changed::Row(spill.head, spill.to));
+        for merge in evictor.value_merges() {
+            changed(Changed::Row(merge.head, merge.to));
         }
         for (head, row) in evict.iter().enumerate() {
             let first = cached.keys.first_row(head);
-            let goes =
-                |slot: &usize| *row == Some(Row(*slot as u32)) || (swept && !keep[first + *slot]);
+            let goes = |slot: &usize| {
+                *row == Some(Row(*slot as u32)) || (evicted_many && !keep[first + *slot])
+            };
             let slots = cached.live_slots(head).filter(goes);
             slots.for_each(|slot| lost(cached.positions[first + slot]));
         }
         cached.evict(evict);
-        if swept {
+        if evicted_many {
             cached.evict_many(keep);
             changed(Changed::Rows);
         }

@@ -7,19 +7,19 @@ use kept_models::RopeTable;
 use kept_policies::Evict;
 
 use crate::backend;
+use crate::decode_loop::DecodeLoop;
 use crate::note::Note;
 use crate::numbers;
 use crate::sources::sources;
-use crate::writing::Writing;
 use crate::{
     Answer, AnswerReport, Ask, CompactCache, Decoder, Engine, EngineError, Finish, MemoryLedger,
-    MemoryNow, PrefillOutcome, Prompt, Reading, RetentionMap, Sampler, Turn, Votes, Watch,
+    MemoryNow, PrefillOutcome, PrefillSummary, Prompt, RetentionMap, Sampler, Turn, Votes, Watch,
     peak_resident_bytes,
 };
 use kept_vault::VaultUse;
 
 /// A prompt after prefill.
-pub(crate) struct PromptRead {
+pub(crate) struct PrefilledPrompt {
     pub(crate) prompt: Prompt,
     /// The kept rows, ready for decode.
     pub(crate) cache: CompactCache,
@@ -40,7 +40,7 @@ pub(crate) struct PromptRead {
     pub(crate) notes: Vec<Note>,
 }
 
-impl PromptRead {
+impl PrefilledPrompt {
     /// After a regular prefill of duration `reading`, whose notes follow `notes`.
     pub(crate) fn new(
         prompt: Prompt,
@@ -67,8 +67,8 @@ impl PromptRead {
     }
 
     /// The report of this prefill by `engine`.
-    fn report(&self, engine: &Engine) -> Reading {
-        Reading {
+    fn report(&self, engine: &Engine) -> PrefillSummary {
+        PrefillSummary {
             prompt_tokens: self.prompt.len(),
             kv_bytes: self.cache.kv_bytes(),
             kv_bytes_full: engine.kv_bytes_full(self.prompt.len()),
@@ -92,7 +92,7 @@ impl Engine {
     /// Decodes the answer to a prompt after prefill. A stop ends it with the text so far.
     pub(crate) fn write_answer(
         &self,
-        read: PromptRead,
+        read: PrefilledPrompt,
         mut answering: Answering<'_, '_>,
         watch: &mut dyn Watch,
     ) -> Result<Answer, EngineError> {
@@ -108,7 +108,7 @@ impl Engine {
         let started = Instant::now();
         let written = {
             let _span = tracing::info_span!("answering", method = ask.method.name).entered();
-            Writing {
+            DecodeLoop {
                 model: self.model(),
                 decoder: &mut decoder,
                 sampler: &mut answering.sampler,

@@ -9,10 +9,10 @@ use kept_kernels::Stop;
 use kept_models::RopeTable;
 use kept_policies::{Method, PromptShape};
 
-use crate::answering::{Answering, PromptRead};
+use crate::answering::{Answering, PrefilledPrompt};
 use crate::note::Note;
-use crate::plan::{PrefillPlan, Reading, agnostic_note, budget_note};
-use crate::prefill::{PlannedPrefill, Read};
+use crate::plan::{PrefillPlan, PromptPlan, agnostic_note, budget_note};
+use crate::prefill::{PlannedPrefill, PrefillTask};
 use crate::watch::EventSink;
 use crate::{
     AUTO, Answer, Ask, Engine, EngineError, Event, MemoryLedger, Plan, PlanRequest, Prompt,
@@ -21,13 +21,13 @@ use crate::{
 use kept_vault::VaultAccess;
 
 /// A question whose plan is made.
-pub(crate) struct Asked<'a, 'q> {
+pub(crate) struct PlannedQuestion<'a, 'q> {
     /// The question, with the plan's method and budget.
     pub(crate) ask: &'a Ask<'q>,
     pub(crate) prompt: Prompt,
     pub(crate) method: &'a dyn Method,
     /// What the memory limit led to.
-    pub(crate) fitted: Option<&'a Note>,
+    pub(crate) memory_note: Option<&'a Note>,
 }
 
 impl Engine {
@@ -42,8 +42,8 @@ impl Engine {
         self.ask_watched(ask, &mut EventSink(on_event), stop)
     }
 
-    /// Names the tensor behind a number that is none.
-    fn with_tensor(&self, error: EngineError) -> EngineError {
+    /// Turns `NotANumber` into an error that names the tensor with non-finite weights, if one is found.
+    fn name_damaged_tensor(&self, error: EngineError) -> EngineError {
         match error {
             EngineError::NotANumber => match self.model().tensor_not_finite() {
                 Some(tensor) => EngineError::DamagedTensor { tensor },
@@ -67,9 +67,9 @@ impl Engine {
             vault: ask.vault.filter(|_| !is_empty),
             ..*ask
         };
-        let (prompt, plan, left_out) = self.conversation(ask, stop)?;
+        let (prompt, plan, left_out) = self.plan_conversation(ask, stop)?;
         plan.reasons.iter().for_each(|reason| watch.chosen(reason));
-        let asked = Asked {
+        let asked = PlannedQuestion {
             ask: &Ask {
                 method: &plan.spec,
                 budget: plan.budget,
@@ -78,14 +78,14 @@ impl Engine {
             },
             prompt,
             method: &*plan.method,
-            fitted: plan.fitted.as_ref(),
+            memory_note: plan.memory_note.as_ref(),
         };
         let engine = &plan.engine;
         let answer = match plan.reading {
-            Reading::Prefill(prefill) => engine.ask_reading(asked, *prefill, watch, stop),
-            Reading::Stream(stream) => engine.ask_streaming(asked, &stream, watch, stop),
+            PromptPlan::Prefill(prefill) => engine.ask_with_prefill(asked, *prefill, watch, stop),
+            PromptPlan::Stream(stream) => engine.ask_streaming(asked, &stream, watch, stop),
         };
-        let mut answer = answer.map_err(|error| self.with_tensor(error))?;
+        let mut answer = answer.map_err(|error| self.name_damaged_tensor(error))?;
         answer.notes.splice(0..0, plan.reasons);
         answer.notes.extend(left_out);
         answer.chosen = plan.chosen;
@@ -95,7 +95,7 @@ impl Engine {
     /// The prompt of a question with its plan, and a note if the model does not see all turns: the oldest are left out
     /// if they exceed the context length or, under methods that cannot forget them, [`Engine::TURN_SHARE`] of the
     /// budget.
-    fn conversation(
+    fn plan_conversation(
         &self,
         ask: &Ask<'_>,
         stop: &Stop,
@@ -106,7 +106,7 @@ impl Engine {
             let asked = Ask { turns, ..*ask };
             let prompt = self.prompt_of(&asked, stop)?;
             let seen = &turns[prompt.turns_left_out..];
-            let fitting = match self.plan_for(&asked, &prompt) {
+            let fitting = match self.plan_with_turns(&asked, &prompt) {
                 Ok((plan, fitting)) if fitting == seen.len() => break (prompt, plan),
                 Ok((_, fitting)) => fitting,
                 Err(refusal) if !seen.is_empty() && refusal.concerns_length() => seen.len() - 1,
@@ -129,9 +129,13 @@ impl Engine {
     ///
     /// Leaving out what does not fit into half of the budget, so that nothing competes, made no difference: of 42 facts
     /// asked after three long answers, Qwen2.5 1.5B had 31 right instead of 30 (SnapKV, 25 %).
-    fn plan_for(&self, ask: &Ask<'_>, prompt: &Prompt) -> Result<(Plan, usize), EngineError> {
+    fn plan_with_turns(
+        &self,
+        ask: &Ask<'_>,
+        prompt: &Prompt,
+    ) -> Result<(Plan, usize), EngineError> {
         let plan = |kept_last: usize| {
-            self.plan_answer(&PlanRequest {
+            self.plan_maybe_without_vault(&PlanRequest {
                 prompt: &PromptShape {
                     kept_last,
                     ..prompt.shape()
@@ -147,7 +151,7 @@ impl Engine {
         let first = plan(0)?;
         let turns = prompt.turns.len();
         let row_plan = match &first.reading {
-            Reading::Prefill(plan) if turns > 0 && first.rows() < prompt.len() => &plan.row_plan,
+            PromptPlan::Prefill(plan) if turns > 0 && first.rows() < prompt.len() => &plan.row_plan,
             // There are no turns, or the full cache keeps them all, or streaming mode keeps what its method keeps.
             _ => return Ok((first, turns)),
         };
@@ -188,23 +192,23 @@ impl Engine {
     }
 
     /// Prefills the whole prompt, layer by layer, and answers.
-    fn ask_reading(
+    fn ask_with_prefill(
         &self,
-        asked: Asked<'_, '_>,
+        asked: PlannedQuestion<'_, '_>,
         plan: PrefillPlan,
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
-        let Asked {
+        let PlannedQuestion {
             ask,
             prompt,
             method,
-            fitted,
+            memory_note,
         } = asked;
         let sampler = Sampler::new(ask.sampling)?;
         let (n, max_new_tokens) = (prompt.len(), plan.max_new_tokens());
         let budget = plan.row_plan.budget;
-        let mut notes = self.reading_notes(ask, fitted, budget, n)?;
+        let mut notes = self.reading_notes(ask, memory_note, budget, n)?;
         // With the upper bound of the vault's bytes: prefill determines how much of the document is in the vault.
         let vault = (ask.vault).map_or(0, |vaults| self.vault_bytes(n, vaults.kind));
         self.check_memory(&MemoryLedger {
@@ -213,7 +217,7 @@ impl Engine {
         })?;
         let rope = RopeTable::new(self.model().config(), n + max_new_tokens);
 
-        fitted.iter().for_each(|note| watch.chosen(note));
+        memory_note.iter().for_each(|note| watch.chosen(note));
         watch.prompt(&prompt);
         let started = Instant::now();
         let turns: Vec<usize> = prompt.turns.iter().map(|turn| turn.end).collect();
@@ -221,7 +225,7 @@ impl Engine {
             let name = &ask.method.name;
             let _span = tracing::info_span!("reading", tokens = n, method = name, budget).entered();
             let planned = PlannedPrefill {
-                read: Read {
+                input: PrefillTask {
                     model: self.model(),
                     ids: &prompt.ids,
                     rope: &rope,
@@ -251,7 +255,7 @@ impl Engine {
             }
             outcome => outcome?,
         };
-        let mut read = PromptRead::new(prompt, outcome, started.elapsed(), notes);
+        let mut read = PrefilledPrompt::new(prompt, outcome, started.elapsed(), notes);
         if read.vault.used {
             let note = agnostic_note(ask.method);
             read.notes.extend(note.map(Note::from));
@@ -270,13 +274,13 @@ impl Engine {
     fn reading_notes(
         &self,
         ask: &Ask<'_>,
-        fitted: Option<&Note>,
+        memory_note: Option<&Note>,
         rows: usize,
         tokens: usize,
     ) -> Result<Vec<Note>, EngineError> {
         let mut notes: Vec<Note> = self.notes_on(ask.document)?;
         notes.extend(self.gpu_note().map(Note::from));
-        notes.extend(fitted.cloned());
+        notes.extend(memory_note.cloned());
         let of_budget = (ask.budget).and_then(|_| budget_note(ask.method, rows, tokens));
         notes.extend(of_budget.map(Note::from));
         if ask.sampling.is_greedy() && ask.sampling.limits() {

@@ -28,7 +28,7 @@ use kept_policies::{DecodeValueMerge, Pos, Positions, Retention, Row};
 
 pub use cache::CompactCache;
 pub(crate) use classes::Classes;
-pub(crate) use gather::Stored;
+pub(crate) use gather::RowStorage;
 pub use gather::{F16_ROWS, Gather, RingGather, group_merges};
 pub(crate) use snapshot::snapshot_rows;
 
@@ -102,11 +102,11 @@ impl CompactLayer {
             retention,
             capacities,
             positions,
-            stored: Stored::F32,
+            storage: RowStorage::F32,
             row_positions: None,
             unrotate: None,
             value_merges: &[],
-            left: None,
+            merge_sums: None,
             merged: false,
         };
         gather.layer(&mut Vec::new())

@@ -25,7 +25,7 @@ pub struct DocumentLength {
     pub prompt: PromptShape,
     /// The tokens with which every prompt on the document begins; empty if the document was not counted completely or
     /// no question can be asked.
-    pub begins: Vec<u32>,
+    pub prefix_ids: Vec<u32>,
     /// The error, if no question of ordinary length can be asked.
     pub too_long: Option<EngineError>,
     /// A sentence on streaming mode, if the document exceeds the context length.
@@ -45,7 +45,7 @@ impl DocumentLength {
                 estimated: true,
                 prompt_tokens: tokens,
                 prompt: PromptShape::of(tokens),
-                begins: Vec::new(),
+                prefix_ids: Vec::new(),
                 too_long: None,
                 streaming: Some(streaming_note(model, &format!("about {tokens} tokens"))),
             });
@@ -59,7 +59,7 @@ impl DocumentLength {
             estimated: false,
             prompt_tokens: prompt.len(),
             prompt: prompt.shape(),
-            begins: if refusal.is_none() || beyond {
+            prefix_ids: if refusal.is_none() || beyond {
                 prompt.ids[..prompt.document.end].to_vec()
             } else {
                 Vec::new()

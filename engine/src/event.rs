@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Note, Reading};
+use crate::{Note, PrefillSummary};
 
 /// The phase of a [`Progress`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +47,7 @@ pub enum Event {
     /// Progress of prefill or decode. At most about 20 per second.
     Progress(Progress),
     /// Prefill is complete.
-    Read(Reading),
+    Read(PrefillSummary),
     /// The next piece of the answer, valid UTF-8.
     Token {
         /// The text; may be empty while a character is incomplete.

@@ -7,8 +7,8 @@ use kept_policies::Pos;
 /// Bytes of a number in [`EvictionLog::to_bytes`].
 const WORD: usize = size_of::<u32>();
 
-/// Document tokens that lost layer-head slots while an answer was decoded. With the map at the end of the answer it gives
-/// the map after each of its tokens.
+/// Document tokens that lost holders (KV heads of layers) while an answer was decoded. With the map at the end of the
+/// answer it gives the map after each of its tokens.
 ///
 /// The log has at most 2^18 entries: where there would be more, twice as many tokens of the answer make a step, and what a
 /// document token loses in a step is one entry. Longer documents have no log.
@@ -22,15 +22,15 @@ pub struct EvictionLog {
     evicted: Vec<Evicted>,
 }
 
-/// Layer-head slots that stopped holding a token of the document during a step.
+/// Holders (KV heads of layers) that stopped holding a token of the document during a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Evicted {
     /// The step, from 0.
     pub step: u32,
     /// The token, from 0.
     pub token: u32,
-    /// The number of slots; a token may have several entries in one step.
-    pub slots: u32,
+    /// The number of holders; a token may have several entries in one step.
+    pub holders: u32,
 }
 
 impl EvictionLog {
@@ -52,12 +52,12 @@ impl EvictionLog {
         &self.evicted
     }
 
-    /// Whether no document token lost a slot.
+    /// Whether no document token lost a holder.
     pub fn is_empty(&self) -> bool {
         self.evicted.is_empty()
     }
 
-    /// Adds what the next token of the answer evicted: each document token once for each slot that held it. Empties
+    /// Adds what the next token of the answer evicted: each document token once for each holder that held it. Empties
     /// `lost`.
     fn push(&mut self, lost: &mut Vec<u32>, most: usize) {
         self.every = self.every.max(1);
@@ -68,7 +68,7 @@ impl EvictionLog {
             .extend(lost.chunk_by(|a, b| a == b).map(|same| Evicted {
                 step,
                 token: same[0],
-                slots: same.len() as u32,
+                holders: same.len() as u32,
             }));
         lost.clear();
         if self.evicted.len() > most {
@@ -86,15 +86,15 @@ impl EvictionLog {
         self.evicted.sort_by_key(|one| (one.step, one.token));
         self.evicted.dedup_by(|next, one| {
             let same = (next.step, next.token) == (one.step, one.token);
-            one.slots += if same { next.slots } else { 0 };
+            one.holders += if same { next.holders } else { 0 };
             same
         });
     }
 
-    /// Little-endian u32 words: tokens, tokens of a step, then step, token and slots of each entry.
+    /// Little-endian u32 words: tokens, tokens of a step, then step, token and holders of each entry.
     pub fn to_bytes(&self) -> Vec<u8> {
         let evicted = self.evicted.iter();
-        let evicted = evicted.flat_map(|one| [one.step, one.token, one.slots]);
+        let evicted = evicted.flat_map(|one| [one.step, one.token, one.holders]);
         let words = [self.tokens, self.every].into_iter().chain(evicted);
         words.flat_map(u32::to_le_bytes).collect()
     }
@@ -105,8 +105,12 @@ impl EvictionLog {
         let (&[tokens, every], evicted) = words.split_first_chunk()?;
         let (evicted, more) = evicted.as_chunks::<3>();
         let of_words = |words: &[[u8; WORD]; 3]| {
-            let [step, token, slots] = words.map(u32::from_le_bytes);
-            Evicted { step, token, slots }
+            let [step, token, holders] = words.map(u32::from_le_bytes);
+            Evicted {
+                step,
+                token,
+                holders,
+            }
         };
         let record = Self {
             tokens: u32::from_le_bytes(tokens),
@@ -130,7 +134,7 @@ impl EvictionLog {
 pub(crate) struct EvictionRecorder {
     /// Positions of the document.
     document: Range<usize>,
-    /// Tokens that the current token of the answer evicted, once for each slot.
+    /// Tokens that the current token of the answer evicted, once for each holder.
     lost: Vec<u32>,
     pub(crate) record: EvictionLog,
 }
@@ -144,7 +148,7 @@ impl EvictionRecorder {
         }
     }
 
-    /// A slot no longer holds the token at `position`.
+    /// A holder no longer holds the token at `position`.
     pub(crate) fn lose(&mut self, position: Pos) {
         let position = position.0 as usize;
         if self.document.contains(&position) {
@@ -165,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// `[steps][tokens]`: slots lost, of random evictions, and their record with at most `most` entries.
+    /// `[steps][tokens]`: holders lost, of random evictions, and their record with at most `most` entries.
     fn drawn(random: &mut StdRng, most: usize) -> (Vec<Vec<u32>>, EvictionLog) {
         let (steps, tokens) = (random.random_range(1..40), random.random_range(1..30));
         let mut lost = vec![vec![0; tokens]; steps];
@@ -196,7 +200,7 @@ mod tests {
                     let expected: u32 = lost.iter().map(|of_step| of_step[token]).sum();
                     let of = |one: &&Evicted| (one.step, one.token) == (step as u32, token as u32);
                     let evicted = record.evicted().iter().filter(of);
-                    assert_eq!(evicted.map(|one| one.slots).sum::<u32>(), expected);
+                    assert_eq!(evicted.map(|one| one.holders).sum::<u32>(), expected);
                 }
             }
             let bytes = record.to_bytes();

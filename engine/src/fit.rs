@@ -57,7 +57,7 @@ impl Fit {
 const SHARE: f64 = 0.85;
 
 /// Pages of [`TOKENS_PER_PAGE`] that the CPU reads in a minute with a model of `parameters` parameters per token, about:
-/// foreseen from the CPU's `product_rate`, without opening the model.
+/// estimated from the CPU's `product_rate`, without opening the model.
 pub fn pages_per_minute(parameters: u64, product_rate: f64) -> f64 {
     60.0 * SHARE * product_rate / parameters as f64 / TOKENS_PER_PAGE as f64
 }

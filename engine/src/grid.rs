@@ -1,5 +1,5 @@
-//! The retention map as displayed: for each token of the document, the number of layer-head slots that keep it, while
-//! layers arrive one by one. A slot in this module is one KV head of one layer.
+//! The retention map as displayed: for each token of the document, the number of holders that keep it, while
+//! layers arrive one by one. A holder is one KV head of one layer.
 //!
 //! Offsets are UTF-16 code units of the document's text, as in JavaScript. A token that ends inside a character has
 //! zero width (see [`ends16`]) and belongs to the character that the next one completes. Every share is a mean over
@@ -23,7 +23,7 @@ pub use attention::AttentionGrid;
 pub use lift::{LEVELS, NEUTRAL_QUESTIONS};
 pub use packed::GridBytesError;
 
-/// For each layer and cell of the document, the number of slots that keep the cell: for a cell of one token, the KV
+/// For each layer and cell of the document, the number of holders that keep the cell: for a cell of one token, the KV
 /// heads that keep the token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapGrid {
@@ -31,7 +31,7 @@ pub struct MapGrid {
     tokens_per_cell: usize,
     /// `[cells]`: end of each cell, ascending.
     ends16: Vec<u32>,
-    /// `[layers][cells]`: slots that keep the cell; `None` until the layer arrives.
+    /// `[layers][cells]`: holders that keep the cell; `None` until the layer arrives.
     planes: Vec<Option<Vec<u8>>>,
     /// `[layers][cells]`: which heads keep the cell, as in `heads.rs`; `None` where that is not known.
     masks: Vec<Option<Vec<u8>>>,
@@ -50,24 +50,24 @@ impl GridError {
         Self(format!("counts for {counts} cells in a map of {cells}"))
     }
 
-    /// A cell's `count` exceeds its `slots`.
-    fn too_many(count: u32, slots: usize) -> Self {
-        Self(format!("a cell kept by {count} of {slots} slots"))
+    /// A cell's `count` exceeds its `holders`.
+    fn too_many(count: u32, holders: usize) -> Self {
+        Self(format!("a cell kept by {count} of {holders} slots"))
     }
 }
 
 /// One cell (in most maps one token), for tooltips.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TokenSlots {
+pub struct TokenHolders {
     /// First UTF-16 code unit.
     pub start16: u32,
     /// One past the last.
     pub end16: u32,
-    /// Slots that keep the cell.
+    /// Holders that keep the cell.
     pub kept: u32,
-    /// Slots of the layers that have arrived.
-    pub slots: u32,
-    /// `[layers]`: slots that keep the cell; 0 for a layer that has not arrived.
+    /// Holders of the layers that have arrived.
+    pub holders: u32,
+    /// `[layers]`: holders that keep the cell; 0 for a layer that has not arrived.
     pub per_layer: Vec<u8>,
 }
 
@@ -104,14 +104,14 @@ impl MapGrid {
         &self.ends16
     }
 
-    /// Sets or replaces a layer. `counts` is `[cells]`: slots that keep each cell ([`MapGrid::in_cells`]); which heads these
-    /// are is not known ([`MapGrid::set_heads`]).
+    /// Sets or replaces a layer. `counts` is `[cells]`: holders that keep each cell ([`MapGrid::in_cells`]); which
+    /// heads these are is not known ([`MapGrid::set_heads`]).
     ///
     /// # Errors
     /// [`GridError`]; the map is then unchanged.
     pub fn set_layer(&mut self, layer: usize, counts: &[u8]) -> Result<(), GridError> {
         let (layers, cells) = (self.planes.len(), self.cells());
-        let slots = self.slots_per_cell();
+        let holders = self.holders_per_cell();
         let Some(plane) = self.planes.get_mut(layer) else {
             let why = format!("layer {layer} of a map with {layers} layers");
             return Err(GridError(why));
@@ -119,8 +119,8 @@ impl MapGrid {
         if counts.len() != cells {
             return Err(GridError::wrong_length(counts.len(), cells));
         }
-        if let Some(&count) = counts.iter().find(|&&c| usize::from(c) > slots) {
-            return Err(GridError::too_many(count.into(), slots));
+        if let Some(&count) = counts.iter().find(|&&c| usize::from(c) > holders) {
+            return Err(GridError::too_many(count.into(), holders));
         }
         if let Some(before) = plane {
             for (total, &count) in self.totals.iter_mut().zip(before.iter()) {
@@ -140,17 +140,17 @@ impl MapGrid {
         self.planes.iter().flatten().count()
     }
 
-    /// The number of slots that can keep a cell: over all layers that have arrived, or in one layer (0 if it has not
+    /// The number of holders that can keep a cell: over all layers that have arrived, or in one layer (0 if it has not
     /// arrived).
-    pub fn slots(&self, layer: Option<usize>) -> u32 {
+    pub fn holders(&self, layer: Option<usize>) -> u32 {
         let layers = match layer {
             None => self.layers_done(),
             Some(layer) => usize::from(self.layer(layer).is_some()),
         };
-        (layers * self.slots_per_cell()) as u32
+        (layers * self.holders_per_cell()) as u32
     }
 
-    /// `[cells]`: slots that keep each cell, in all layers or in one.
+    /// `[cells]`: holders that keep each cell, in all layers or in one.
     pub fn counts(&self, layer: Option<usize>) -> Vec<u16> {
         match layer {
             None => self.totals.clone(),
@@ -162,20 +162,20 @@ impl MapGrid {
     }
 
     /// The cell with index `cell`, or `None` if out of range.
-    pub fn token(&self, cell: usize) -> Option<TokenSlots> {
+    pub fn token(&self, cell: usize) -> Option<TokenHolders> {
         let range = self.range16(cell)?;
-        Some(TokenSlots {
+        Some(TokenHolders {
             start16: range.start,
             end16: range.end,
             kept: u32::from(self.totals[cell]),
-            slots: self.slots(None),
+            holders: self.holders(None),
             per_layer: (0..self.planes.len())
                 .map(|layer| self.layer(layer).map_or(0, |plane| plane[cell]))
                 .collect(),
         })
     }
 
-    /// `[cells]`: slots of one layer that keep each cell; `None` if the layer has not arrived.
+    /// `[cells]`: holders of one layer that keep each cell; `None` if the layer has not arrived.
     pub fn layer(&self, layer: usize) -> Option<&[u8]> {
         self.planes.get(layer)?.as_deref()
     }

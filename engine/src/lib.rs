@@ -13,9 +13,11 @@ mod answering;
 mod asking;
 mod auto;
 pub mod backend;
+mod builtin_model;
 mod cache_name;
 mod compact;
 mod decode;
+mod decode_loop;
 mod device;
 mod document_length;
 mod earlier;
@@ -25,7 +27,6 @@ mod evictions;
 mod fit;
 mod gathered_rope;
 mod grid;
-mod in_the_box;
 mod ledger;
 mod method_spec;
 mod model_path;
@@ -49,10 +50,10 @@ mod system;
 mod together;
 mod votes;
 mod watch;
-mod writing;
 
 pub use auto::{AUTO, Chosen};
 pub use backend::{GpuWatch, PartTime};
+pub use builtin_model::{SAMPLE, is_builtin_model, is_untrained_document};
 pub use compact::{CompactCache, CompactLayer};
 pub use decode::Decoder;
 pub use device::{ComputeDevice, Gpu, GpuRates, UnknownDevice, fitting_gpu};
@@ -63,10 +64,9 @@ pub use event::{Event, Phase, Progress};
 pub use evictions::{Evicted, EvictionLog};
 pub use fit::{FEW_PAGES_PER_MINUTE, Fit, FitLine, TOKENS_PER_PAGE, pages_per_minute};
 pub use grid::{
-    AttentionGrid, GridBytesError, GridError, LEVELS, MapGrid, NEUTRAL_QUESTIONS, TokenSlots,
+    AttentionGrid, GridBytesError, GridError, LEVELS, MapGrid, NEUTRAL_QUESTIONS, TokenHolders,
     ends16,
 };
-pub use in_the_box::{SAMPLE, is_beyond_the_box, is_in_the_box};
 pub use ledger::{MemoryLedger, MemoryNow};
 pub use method_spec::{MethodSpec, MethodTextError};
 pub use model_path::{MINI, MiniMissing, model_path};
@@ -76,7 +76,7 @@ pub use paint::{Run, runs};
 pub use plan::{Estimate, Plan, PlanRequest, Segment, StreamPlan};
 pub use prefill::{Prefill, PrefillOutcome, Reconstructed};
 pub use prompt::{Part, Prompt, PromptForm, PromptText, PromptToken, Turn};
-pub use reading::{DocumentRead, ReadRequest};
+pub use reading::{DocumentReadRequest, DocumentReadResult};
 pub use retention::{LayerRetention, RetentionMap};
 pub use sampler::{REPEAT_PENALTY, Sampler, Sampling};
 pub use session::{Answer, AnswerReport, Ask, Engine, Finish, Limits, document_notes};
@@ -86,7 +86,7 @@ pub use synthetic::{SyntheticCache, synthetic_cache};
 pub use system::{available_memory, peak_resident_bytes, resident_bytes, total_memory};
 pub use together::{Answers, GreedyAnswer, PromptContext};
 pub use votes::{Attended, HeadAttention, TokenVotes, Votes};
-pub use watch::{ProgressMeter, Reading, Watch};
+pub use watch::{PrefillSummary, ProgressMeter, Watch};
 
 pub use kept_documents as documents;
 pub use kept_kernels as kernels;

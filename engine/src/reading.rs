@@ -27,8 +27,8 @@ use kept_policies::{Budget, PromptShape};
 use kept_vault::{VaultAccess, VaultKey, Vaults, shared};
 
 use crate::documents::Document;
-use crate::plan::{Plan, Reading};
-use crate::prefill::{PlannedPrefill, Read};
+use crate::plan::{Plan, PromptPlan};
+use crate::prefill::{PlannedPrefill, PrefillTask};
 use crate::prompt::ORDINARY_QUESTION;
 use crate::streaming::StreamedText;
 use crate::watch::EventSink;
@@ -48,7 +48,7 @@ const ROWS: usize = 64;
 
 /// A document to read before a question.
 #[derive(Debug, Clone, Copy)]
-pub struct ReadRequest<'a> {
+pub struct DocumentReadRequest<'a> {
     /// The document.
     pub document: &'a Document,
     /// The method of the questions to come.
@@ -63,7 +63,7 @@ pub struct ReadRequest<'a> {
     pub memory: Option<u64>,
 }
 
-impl<'a> ReadRequest<'a> {
+impl<'a> DocumentReadRequest<'a> {
     /// A question to come, as far as its plan depends on it.
     fn plan_request(&self, prompt: &'a PromptShape, streaming: Streaming) -> PlanRequest<'a> {
         PlanRequest {
@@ -83,7 +83,7 @@ impl<'a> ReadRequest<'a> {
 
 /// Result of [`Engine::read_document`].
 #[derive(Debug, Clone, PartialEq)]
-pub struct DocumentRead {
+pub struct DocumentReadResult {
     /// Tokens with which every prompt on the document begins.
     pub tokens: usize,
     /// Tokens whose rows were in a vault before.
@@ -103,23 +103,23 @@ impl Engine {
     /// memory, a stop.
     pub fn read_document(
         &self,
-        request: &ReadRequest<'_>,
+        request: &DocumentReadRequest<'_>,
         progress: &mut dyn FnMut(&Progress),
         stop: &Stop,
-    ) -> Result<DocumentRead, EngineError> {
-        let &ReadRequest {
+    ) -> Result<DocumentReadResult, EngineError> {
+        let &DocumentReadRequest {
             document, vaults, ..
         } = request;
         let text = PromptText::new(&document.text, ORDINARY_QUESTION);
         let prompt = Prompt::of_any_length(self.model(), &text, stop)?;
-        if self.streams(Streaming::Auto, prompt.len()) {
+        let (shape, end) = (prompt.shape(), prompt.document.end);
+        if self.uses_streaming(&request.plan_request(&shape, Streaming::Auto)) {
             return self.read_streamed(request, &prompt, progress, stop);
         }
-        let (shape, end) = (prompt.shape(), prompt.document.end);
         let of_question = request.plan_request(&shape, Streaming::Off);
         let planned = self.plan(&of_question)?;
         let (planned, known) = planned.with_vault(&prompt.ids[..end], &of_question, vaults)?;
-        let Reading::Prefill(planned) = planned.reading else {
+        let PromptPlan::Prefill(planned) = planned.reading else {
             unreachable!("streaming mode is off");
         };
         let at_once = planned.sums_over_queries();
@@ -132,7 +132,7 @@ impl Engine {
             before: prompt.document.start,
             rope: RopeTable::new(self.model().config(), positions),
             total: end + planned.repeated(),
-            read: DocumentRead {
+            read: DocumentReadResult {
                 tokens: end,
                 from_vault: known,
                 stored: known,
@@ -161,7 +161,7 @@ impl Engine {
 /// A reading of a document by regular prefills.
 struct RegularReading<'a> {
     engine: &'a Engine,
-    request: &'a ReadRequest<'a>,
+    request: &'a DocumentReadRequest<'a>,
     /// The prompt of an ordinary question.
     ids: &'a [u32],
     /// Its tokens before the document.
@@ -169,7 +169,7 @@ struct RegularReading<'a> {
     rope: RopeTable,
     /// Tokens of everything that is read.
     total: usize,
-    read: DocumentRead,
+    read: DocumentReadResult,
     started: Instant,
     progress: &'a mut dyn FnMut(&Progress),
 }
@@ -216,7 +216,7 @@ impl RegularReading<'_> {
         stop: &Stop,
     ) -> Result<bool, EngineError> {
         self.engine.check_memory(&plan.ledger()?)?;
-        let Reading::Prefill(prefill) = plan.reading else {
+        let PromptPlan::Prefill(prefill) = plan.reading else {
             unreachable!("streaming mode is off");
         };
         let mut of_run = |event: Event| {
@@ -227,7 +227,7 @@ impl RegularReading<'_> {
             }
         };
         let planned = PlannedPrefill {
-            read: Read {
+            input: PrefillTask {
                 model: self.engine.model(),
                 ids: &self.ids[..tokens],
                 rope: &self.rope,
@@ -257,16 +257,16 @@ impl Engine {
     /// Reads a document in streaming mode up to its end, and saves the state there.
     fn read_streamed(
         &self,
-        request: &ReadRequest<'_>,
+        request: &DocumentReadRequest<'_>,
         prompt: &Prompt,
         progress: &mut dyn FnMut(&Progress),
         stop: &Stop,
-    ) -> Result<DocumentRead, EngineError> {
+    ) -> Result<DocumentReadResult, EngineError> {
         let plan = self.plan(&request.plan_request(&prompt.shape(), Streaming::On))?;
         let ledger = plan.ledger()?;
         let engine = &plan.engine;
         engine.check_memory(&ledger)?;
-        let Reading::Stream(stream) = &plan.reading else {
+        let PromptPlan::Stream(stream) = &plan.reading else {
             unreachable!("streaming mode is on");
         };
         let ids = &prompt.ids[..prompt.document.end];
@@ -282,7 +282,7 @@ impl Engine {
             checkpoint: checkpoint.as_ref(),
             tokens: ids.len(),
         };
-        let mut read = DocumentRead {
+        let mut read = DocumentReadResult {
             tokens: ids.len(),
             from_vault: 0,
             stored: 0,

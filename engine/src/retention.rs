@@ -123,12 +123,12 @@ impl RetentionMap {
         rows.iter().sum::<usize>() as f64 / rows.len().max(1) as f64
     }
 
-    /// Number of layer-head slots that can keep a token: all KV heads of [`RetentionMap::compressed_layers`].
-    pub fn slots(&self) -> usize {
+    /// Number of holders, the KV heads of all [`RetentionMap::compressed_layers`]: as many can keep a token.
+    pub fn holders(&self) -> usize {
         self.compressed_layers().count() * self.kv_heads
     }
 
-    /// `[tokens]`: the number of [`RetentionMap::slots`] that keep each token, in a row of its own or merged.
+    /// `[tokens]`: the number of [`RetentionMap::holders`] that keep each token, in a row of its own or merged.
     pub fn counts(&self) -> Vec<u32> {
         let mut counts = vec![0u32; self.tokens];
         for layer in self.compressed_layers() {
@@ -149,10 +149,10 @@ impl RetentionMap {
         counts
     }
 
-    /// `[tokens]`: share of the [`RetentionMap::slots`] that keep each token, 0 to 1.
+    /// `[tokens]`: share of the [`RetentionMap::holders`] that keep each token, 0 to 1.
     pub fn shares(&self) -> Vec<f32> {
-        let slots = self.slots().max(1) as f32;
-        self.counts().iter().map(|&c| c as f32 / slots).collect()
+        let holders = self.holders().max(1) as f32;
+        self.counts().iter().map(|&c| c as f32 / holders).collect()
     }
 }
 
@@ -178,7 +178,7 @@ mod tests {
         map.push(&Retention::Keep(vec![vec![Pos(0)], vec![Pos(0), Pos(2)]]));
         assert_eq!(map.windows, [Some(2), None]);
         assert_eq!(map.layers[0], LayerRetention::Kept(vec![vec![1, 2]; 2]));
-        assert_eq!((map.slots(), map.counts()), (2, vec![2, 0, 1]));
+        assert_eq!((map.holders(), map.counts()), (2, vec![2, 0, 1]));
         assert_eq!(map.shares(), [1.0, 0.0, 0.5]);
         assert_eq!(map.rows_per_layer(), [2, 2]);
         map.push_window(1);

@@ -59,11 +59,11 @@ pub fn synthetic_cache(
                     retention: &everything,
                     capacities: &vec![plan.capacities[*own]; kv_heads],
                     positions: plan.row_plan.positions,
-                    stored: plan.stored(),
+                    storage: plan.row_storage(),
                     row_positions: Some(&positions),
                     unrotate: None,
                     value_merges: &[],
-                    left: None,
+                    merge_sums: None,
                     merged: false,
                 };
                 let compact = gather.layer(&mut gathered);

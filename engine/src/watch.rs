@@ -26,7 +26,7 @@ pub trait Watch {
     fn progress(&mut self, _progress: &Progress, _memory: &MemoryNow) {}
 
     /// Prefill and selection are complete.
-    fn read(&mut self, _read: &Reading) {}
+    fn read(&mut self, _read: &PrefillSummary) {}
 
     /// The next piece of the answer.
     fn token(&mut self, _text: &str) {}
@@ -38,7 +38,7 @@ pub trait Watch {
 
 /// Result of prefill.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Reading {
+pub struct PrefillSummary {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Bytes of kept keys and values.
@@ -65,7 +65,7 @@ impl Watch for EventSink<'_> {
         }
     }
 
-    fn read(&mut self, read: &Reading) {
+    fn read(&mut self, read: &PrefillSummary) {
         (self.0)(Event::Read(*read));
     }
 

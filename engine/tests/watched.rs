@@ -8,7 +8,7 @@ use kept_engine::kernels::Stop;
 use kept_engine::policies::{Budget, PromptShape};
 use kept_engine::{
     Answer, Ask, CompactLayer, DocumentLength, Engine, Limits, MapGrid, MemoryNow, MethodSpec,
-    Note, Phase, PlanRequest, Progress, Prompt, Reading, Sampling, Watch, ends16,
+    Note, Phase, PlanRequest, PrefillSummary, Progress, Prompt, Sampling, Watch, ends16,
 };
 
 const MAX_TOKENS: usize = 24;
@@ -40,7 +40,7 @@ struct Heard {
     cut: usize,
     layers: usize,
     text: String,
-    reading: Option<Reading>,
+    reading: Option<PrefillSummary>,
     progress: Vec<(Progress, MemoryNow)>,
 }
 
@@ -68,7 +68,7 @@ impl Watch for Heard {
         self.progress.push((*progress, *memory));
     }
 
-    fn read(&mut self, read: &Reading) {
+    fn read(&mut self, read: &PrefillSummary) {
         self.reading = Some(*read);
     }
 

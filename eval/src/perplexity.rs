@@ -196,8 +196,8 @@ impl Perplexity {
         let mut meter = ProgressMeter::new(Phase::Reading, ids.len(), ids.len() * layers);
         let mut scorer = TextScorer::new(model, task);
         let mut steps = 0;
-        for (number, stretch) in ids.chunks(stream.stretch()).enumerate() {
-            let first = number * stream.stretch();
+        for (number, stretch) in ids.chunks(stream.chunk_group()).enumerate() {
+            let first = number * stream.chunk_group();
             let mut passed = |rows: usize, _: &Stream<'_>| {
                 steps += rows;
                 if let Some(progress) = meter.progress_if_due(steps) {

@@ -27,9 +27,9 @@ pub fn token(map: &MapGrid, document: Option<&OpenDocument>, token: usize) -> Op
         start,
         end: slots.end16 as usize,
         kept: slots.kept,
-        slots: slots.slots,
+        slots: slots.holders,
         per_layer: slots.per_layer,
-        kv_heads: map.slots_per_cell(),
+        kv_heads: map.holders_per_cell(),
         tokens: map.tokens_per_cell(),
         page: document.and_then(|document| document.page_at(start)),
         document: document
@@ -153,14 +153,14 @@ pub fn earlier(map: &EarlierMap, layer: Option<usize>) -> EarlierTurns {
         text,
         ends: grid.ends16().to_vec(),
         counts: grid.counts(None),
-        slots: grid.slots(None),
+        slots: grid.holders(None),
     }
 }
 
 /// Mean share of a layer's slots over all tokens; `None` until the layer has arrived.
 fn mean(map: &MapGrid, layer: usize) -> Option<f32> {
     let plane = map.layer(layer)?;
-    let slots = plane.len() * map.slots_per_cell();
+    let slots = plane.len() * map.holders_per_cell();
     let kept: u64 = plane.iter().map(|&count| u64::from(count)).sum();
     Some((kept as f64 / slots.max(1) as f64) as f32)
 }
@@ -172,7 +172,7 @@ fn one_layer(map: &MapGrid, layer: Option<usize>) -> Cow<'_, MapGrid> {
     };
     let (heads, per_cell) = (map.kv_heads(), map.tokens_per_cell());
     let mut one = MapGrid::of_cells(1, heads, per_cell, map.ends16().to_vec());
-    if map.slots(Some(layer)) > 0 {
+    if map.holders(Some(layer)) > 0 {
         let counts: Vec<u8> = map
             .counts(Some(layer))
             .into_iter()

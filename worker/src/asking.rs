@@ -5,8 +5,8 @@ use std::sync::mpsc::{Sender, channel};
 
 use kept_engine::policies::Budget;
 use kept_engine::{
-    Ask, Engine, EngineError, LEVELS, Limits, MapGrid, NEUTRAL_QUESTIONS, Progress, ReadRequest,
-    Sampling,
+    Ask, DocumentReadRequest, Engine, EngineError, LEVELS, Limits, MapGrid, NEUTRAL_QUESTIONS,
+    Progress, Sampling,
 };
 use kept_worker::protocol::{AskRequest, EstimateRequest, Failure, Fault, Reply, Request};
 
@@ -78,7 +78,7 @@ fn read(job: &Job, of: &EstimateRequest, output: &Output) -> Result<Reply, Faile
     };
     let budget = parse_budget(of.budget.as_deref())?;
     let engine = with_cache_type(&job.model.engine, of.cache.as_deref())?;
-    let request = ReadRequest {
+    let request = DocumentReadRequest {
         document: &job.document.document,
         method: &of.method,
         budget,
@@ -99,7 +99,7 @@ fn read(job: &Job, of: &EstimateRequest, output: &Output) -> Result<Reply, Faile
     })
 }
 
-/// Computes what is kept whatever is asked; returns the final reply. The document comes from its vault.
+/// Computes what is kept for every question (the baseline); returns the final reply. The document comes from its vault.
 fn neutral(job: &Job, asked: &AskRequest, output: &Output) -> Result<Reply, Failed> {
     let ticket = job.ticket;
     let budget = parse_budget(asked.budget.as_deref())?;

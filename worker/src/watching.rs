@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use kept_engine::models::Model;
 use kept_engine::{
-    Answer, AttentionGrid, Citation, CompactLayer, MapGrid, MemoryNow, Progress, Prompt, Reading,
-    Source, Turn, Watch, ends16,
+    Answer, AttentionGrid, Citation, CompactLayer, MapGrid, MemoryNow, PrefillSummary, Progress,
+    Prompt, Source, Turn, Watch, ends16,
 };
 use kept_worker::protocol::{AnswerFacts, AskRequest, AttendedFacts, Reply, SourceInfo};
 
@@ -237,7 +237,7 @@ impl Watch for Watching<'_> {
         });
     }
 
-    fn read(&mut self, read: &Reading) {
+    fn read(&mut self, read: &PrefillSummary) {
         self.output.send(&Reply::Read {
             ticket: self.ticket,
             tokens_from_vault: read.tokens_from_vault,

@@ -207,7 +207,7 @@ impl Asked<'_> {
         let mut done = 0;
         // Tokens read so far, and the elapsed seconds.
         let mut marks = vec![(0, 0.0)];
-        for ids in self.ids.chunks(stream.stretch()) {
+        for ids in self.ids.chunks(stream.chunk_group()) {
             let mut passed = |rows: usize, _: &Stream<'_>| {
                 done += rows;
                 let (share, seconds) =

@@ -100,7 +100,7 @@ impl Engine {
 
 /// The method that keeps rows of every part of a text, fewer the further back. Chosen for texts beyond the context
 /// length unless another one has a perplexity lower by more than a factor of [`ALIKE`].
-const EVERYWHERE: &str = "treekv";
+const STREAMING_DEFAULT_METHOD: &str = "treekv";
 /// Ratio of perplexities up to which methods in streaming mode count as equal.
 const ALIKE: f64 = 1.05;
 
@@ -145,8 +145,8 @@ impl Engine {
     /// # Errors
     /// If nothing fits: the error of the choice with the smallest memory.
     pub(crate) fn choose(&self, request: &PlanRequest<'_>) -> Result<Chosen, EngineError> {
-        let text_bytes = self.bytes_beside(request);
-        let beside = self.bytes_beside_questions(text_bytes);
+        let text_bytes = self.fixed_bytes(request);
+        let outside = self.bytes_outside_question(text_bytes);
         let limits = request.limits;
         let case = Case {
             // The vault counts as text, so that every method is given the same bytes for it.
@@ -156,11 +156,11 @@ impl Engine {
                 ..*request
             },
             free: match limits.memory {
-                Some(memory) => Some(memory.saturating_sub(beside)),
+                Some(memory) => Some(memory.saturating_sub(outside)),
                 None => self.free_bytes()?,
             },
         };
-        if self.streams(limits.streaming, request.prompt.tokens) {
+        if self.uses_streaming(request) {
             return self.choose_streaming(&case);
         }
         let tokens = request.prompt.tokens;
@@ -332,7 +332,9 @@ impl Engine {
             |a: &&StreamedRun, b: &&StreamedRun| a.perplexity.total_cmp(&b.perplexity);
         let best = (table.iter().min_by(by_perplexity)).expect("the table names methods");
         let worst = (table.iter().max_by(by_perplexity)).expect("the table names methods");
-        let everywhere = table.iter().find(|run| run.method == EVERYWHERE);
+        let everywhere = table
+            .iter()
+            .find(|run| run.method == STREAMING_DEFAULT_METHOD);
         let (taken, why) = match everywhere.filter(|run| run.perplexity <= ALIKE * best.perplexity)
         {
             Some(run) => (
@@ -395,7 +397,7 @@ impl Engine {
                 let built = method.build()?;
                 let stored = self.for_bytes(&*built, &request)?;
                 let stored = stored.map_or_else(|| self.clone(), |(stored, _)| stored);
-                let rows = if self.streaming(&request) {
+                let rows = if self.uses_streaming(&request) {
                     stored.stream_plan(&*built, &request)?.rows
                 } else {
                     stored.rows_for(&*built, &request)?
@@ -408,10 +410,10 @@ impl Engine {
             return Ok((wanted, stored.cache_type()));
         };
         // A memory limit includes the program and the document; free memory excludes them.
-        let beside = self.bytes_beside_questions(request.text_bytes);
-        let memory = request.limits.memory.unwrap_or(free + beside);
-        let fitted = stored.best_within(&request, memory, Some(wanted))?;
-        Ok((fitted.rows, fitted.cache))
+        let outside = self.bytes_outside_question(request.text_bytes);
+        let memory = request.limits.memory.unwrap_or(free + outside);
+        let choice = stored.best_type_within_limit(&request, memory, Some(wanted))?;
+        Ok((choice.rows, choice.cache))
     }
 
     fn expected_bytes(

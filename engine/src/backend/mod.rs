@@ -1,5 +1,5 @@
-//! What computes a model: the CPU, or a device of another crate, which implements the traits of `seam.rs` and attaches
-//! its weights to the model ([`attach`]). Only this module asks which one a model has ([`of`]).
+//! What computes a model: the CPU, or a device of another crate, which implements the traits of `traits.rs` and
+//! attaches its weights to the model ([`attach`]). Only this module asks which one a model has ([`of`]).
 //!
 //! The interface of device crates: it changes with the engine.
 
@@ -7,8 +7,8 @@ mod buffers;
 mod cpu;
 mod gpu_watch;
 mod measurements;
-mod seam;
 mod tasks;
+mod traits;
 
 use std::any::Any;
 
@@ -25,13 +25,13 @@ pub(crate) use cpu::decode_bytes;
 pub use cpu::prefill::retain;
 pub use gpu_watch::GpuWatch;
 pub use measurements::LayerMeasurements;
-pub use seam::{
-    Backend, DecodeBackend, DeviceModel, Gpus, HostAttention, HostLayer, HostView, LayerRowsAccess,
-    PrefillBackend, PrefixRows,
-};
 pub use tasks::{
     Chunk, DeviceRows, GatherSource, GatherTask, Keep, LastRows, PartTime, PrefillEnd,
     PrefillInput, PrefillMemory, RowAccess, StepOutput,
+};
+pub use traits::{
+    Backend, DecodeBackend, DeviceModel, Gpus, HostAttention, HostLayer, HostView, LayerRowsAccess,
+    PrefillBackend, PrefixRows,
 };
 
 /// The device of a model, as [`attach`] keeps it.

@@ -1,4 +1,4 @@
-//! What the traits of `seam.rs` pass to a device and get back.
+//! What the traits of `traits.rs` pass to a device and get back.
 
 use std::any::Any;
 use std::ops::Range;
@@ -115,12 +115,12 @@ impl GatherTask<'_> {
             retention: &selection.retention,
             capacities: &plan.head_capacities(self.in_policy, &selection.retention),
             positions: plan.row_plan.positions,
-            stored: plan.stored(),
+            storage: plan.row_storage(),
             row_positions: self.positions,
             // Methods that re-assign positions store keys before RoPE.
             unrotate: rope.filter(|_| unrotates),
             value_merges: &selection.value_merges,
-            left: source.value_sums,
+            merge_sums: source.value_sums,
             merged: source.merged,
         })
     }

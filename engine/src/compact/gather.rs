@@ -9,30 +9,30 @@ use super::CompactLayer;
 use crate::plan::PrefillPlan;
 
 /// First tokens of a prompt, whose rows stay f16 in every quantised cache type: they are attention sinks.
-const EXACT_FIRST: usize = 4;
+const F16_SINKS: usize = 4;
 /// Rows of a head that stay f16 in a quantised cache, in addition to the answer's: those of the first tokens,
 /// and the newest kept ones.
-pub const F16_ROWS: usize = 64 + EXACT_FIRST;
+pub const F16_ROWS: usize = 64 + F16_SINKS;
 
 /// Whether a token is one of the first, which stay f16 as long as they are kept.
 pub(super) fn is_first(position: Pos) -> bool {
-    (position.0 as usize) < EXACT_FIRST
+    (position.0 as usize) < F16_SINKS
 }
 
 /// How a layer's rows are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stored {
+pub(crate) struct RowStorage {
     /// The cache's type.
     pub(crate) kind: CacheType,
     /// Whether rows are replaced one by one during decoding.
-    pub(crate) replaced: bool,
+    pub(crate) replaces_rows: bool,
 }
 
-impl Stored {
+impl RowStorage {
     /// In f32, as computed.
     pub(crate) const F32: Self = Self {
         kind: CacheType::F32,
-        replaced: false,
+        replaces_rows: false,
     };
 }
 
@@ -62,7 +62,7 @@ pub struct Gather<'a> {
     /// `[kv_heads]`: capacity in slots.
     pub(crate) capacities: &'a [usize],
     pub(crate) positions: Positions,
-    pub(crate) stored: Stored,
+    pub(crate) storage: RowStorage,
     /// `[tokens]`: position of each row; `None` if row i has position i.
     pub(crate) row_positions: Option<&'a [u32]>,
     /// RoPE to undo on the keys, each at its row index.
@@ -71,7 +71,7 @@ pub struct Gather<'a> {
     pub(crate) value_merges: &'a [ValueMerge],
     /// `[groups, head_dim]`: weighted sum of each group of `value_merges` ([`group_merges`]), if already
     /// computed.
-    pub(crate) left: Option<&'a [f32]>,
+    pub(crate) merge_sums: Option<&'a [f32]>,
     /// Whether the rows of classes are already merged, each at its centre's row.
     pub(crate) merged: bool,
 }
@@ -131,14 +131,14 @@ impl<'a> RingGather<'a> {
             retention: &Retention::Keep(vec![last; kv_heads]),
             capacities: &vec![capacity; kv_heads],
             positions: Positions::Original,
-            stored: Stored {
+            storage: RowStorage {
                 kind: self.cache.wide(),
-                ..Stored::F32
+                ..RowStorage::F32
             },
             row_positions: None,
             unrotate: None,
             value_merges: &[],
-            left: None,
+            merge_sums: None,
             merged: false,
         };
         CompactLayer {
@@ -150,7 +150,7 @@ impl<'a> RingGather<'a> {
 
 /// Groups consecutive merges with the same target tokens, so that the targets are updated once per group.
 pub fn group_merges(value_merges: &[ValueMerge]) -> impl Iterator<Item = &[ValueMerge]> {
-    let to = |spread: &ValueMerge| (spread.head, spread.first, spread.count);
+    let to = |merge: &ValueMerge| (merge.head, merge.first, merge.count);
     value_merges.chunk_by(move |one, next| to(one) == to(next))
 }
 
@@ -202,16 +202,19 @@ impl Gather<'_> {
                 Retention::Merge(heads) => heads[head].centres.iter().map(|p| p.0).collect(),
             }
         };
-        let narrow: Vec<usize> = if self.stored.kind.is_quantised() {
+        let narrow: Vec<usize> = if self.storage.kind.is_quantised() {
             (0..kv_heads)
                 .map(|head| kept(head).len().saturating_sub(F16_ROWS))
                 .collect()
         } else {
             vec![0; kv_heads]
         };
-        let Stored { kind, replaced, .. } = self.stored;
+        let RowStorage {
+            kind,
+            replaces_rows,
+        } = self.storage;
         let dim = self.keys.head_dim();
-        let store = || store(kind, dim, self.capacities, &narrow, replaced);
+        let store = || store(kind, dim, self.capacities, &narrow, replaces_rows);
         let mut layer = CompactLayer::unfilled(store, self.positions);
         for head in 0..kv_heads {
             let kept = kept(head);
@@ -223,13 +226,13 @@ impl Gather<'_> {
             let mut order: Vec<usize> = (0..kept.len()).collect();
             if kind.is_quantised() {
                 let first = |row: &&u32| is_first(Pos(self.position_of(**row)));
-                let firsts = kept.iter().take_while(first).count();
-                order.rotate_left(firsts);
+                let sinks_kept = kept.iter().take_while(first).count();
+                order.rotate_left(sinks_kept);
                 order[narrow[head]..].sort_unstable();
             }
             // A method that replaces rows relies on slots in text order, so only the physical rows are
             // reordered.
-            if replaced && kind.is_quantised() {
+            if replaces_rows && kind.is_quantised() {
                 layer.keys.assign_physical_rows(head, &order);
                 layer.values.assign_physical_rows(head, &order);
                 order = (0..kept.len()).collect();
@@ -299,7 +302,7 @@ impl Gather<'_> {
     fn is_plain_copy(&self, side: &Side, head: usize) -> bool {
         let added = match side {
             Side::Keys => self.unrotate.is_some(),
-            Side::Values => self.value_merges.iter().any(|spread| spread.head == head),
+            Side::Values => self.value_merges.iter().any(|merge| merge.head == head),
         };
         !added && (self.merged || !matches!(self.retention, Retention::Merge(_)))
     }
@@ -335,23 +338,21 @@ impl Gather<'_> {
             Side::Values => {
                 let mut sum = vec![0.0; dim];
                 let groups = group_merges(self.value_merges).enumerate();
-                for (number, value_merges) in
-                    groups.filter(|(_, value_merges)| value_merges[0].head == head)
-                {
-                    match self.left {
-                        Some(left) => sum.copy_from_slice(&left[number * dim..][..dim]),
+                for (number, group) in groups.filter(|(_, group)| group[0].head == head) {
+                    match self.merge_sums {
+                        Some(sums) => sum.copy_from_slice(&sums[number * dim..][..dim]),
                         None => {
                             sum.fill(0.0);
-                            for spread in value_merges {
-                                let value = source.row(head, spread.from.0 as usize);
+                            for merge in group {
+                                let value = source.row(head, merge.from.0 as usize);
                                 let both = sum.iter_mut().zip(value);
-                                both.for_each(|(sum, x)| *sum += spread.weight * x);
+                                both.for_each(|(sum, x)| *sum += merge.weight * x);
                             }
                         }
                     }
-                    let ValueMerge { first, count, .. } = value_merges[0];
+                    let ValueMerge { first, count, .. } = group[0];
                     for row in rows[first * dim..][..count * dim].chunks_exact_mut(dim) {
-                        row.iter_mut().zip(&sum).for_each(|(x, left)| *x += left);
+                        row.iter_mut().zip(&sum).for_each(|(x, added)| *x += added);
                     }
                 }
             }

@@ -78,7 +78,7 @@ fn evicted_values_are_added_to_kept_rows() {
         values.row_mut(0, row).fill(row as f32);
     }
     values.row_mut(0, 1).copy_from_slice(&[8.0, 4.0]);
-    let spread = ValueMerge {
+    let merge = ValueMerge {
         head: 0,
         from: Pos(1),
         first: 1,
@@ -86,7 +86,7 @@ fn evicted_values_are_added_to_kept_rows() {
         weight: 0.25,
     };
     let keep = Retention::Keep(vec![vec![Pos(0), Pos(2), Pos(3)]]);
-    let gather = |stored| {
+    let gather = |storage| {
         let gather = Gather {
             keys: &values,
             values: &values,
@@ -94,22 +94,22 @@ fn evicted_values_are_added_to_kept_rows() {
             retention: &keep,
             capacities: &[6],
             positions: Positions::Original,
-            stored,
+            storage,
             row_positions: None,
             unrotate: None,
-            value_merges: &[spread],
-            left: None,
+            value_merges: &[merge],
+            merge_sums: None,
             merged: false,
         };
         gather.layer(&mut Vec::new())
     };
-    let mut layer = gather(Stored::F32);
+    let mut layer = gather(RowStorage::F32);
     assert_eq!(layer.values.row(0, 0), [0.0, 0.0]);
     assert_eq!(layer.values.row(0, 1), [4.0, 3.0]);
     assert_eq!(layer.values.row(0, 2), [5.0, 4.0]);
-    let mut halves = gather(Stored {
+    let mut halves = gather(RowStorage {
         kind: CacheType::F16,
-        ..Stored::F32
+        ..RowStorage::F32
     });
     let mut row = [0.0; 2];
     halves.values.read(0, 2, &mut row);
@@ -197,14 +197,14 @@ fn replaced_q4_layer(tokens: usize, kept: &[Pos]) -> CompactLayer {
         retention: &Retention::Keep(vec![kept.to_vec()]),
         capacities: &[kept.len() + 1],
         positions: Positions::Reassigned,
-        stored: Stored {
+        storage: RowStorage {
             kind: CacheType::Q4_0,
-            replaced: true,
+            replaces_rows: true,
         },
         row_positions: None,
         unrotate: None,
         value_merges: &[],
-        left: None,
+        merge_sums: None,
         merged: false,
     };
     gather.layer(&mut Vec::new())
@@ -303,9 +303,9 @@ fn slot_table_matches_a_layer_with_rows() {
     let some =
         |step: u32| -> Vec<Pos> { (0..TOKENS as u32 / step).map(|i| Pos(i * step)).collect() };
     for kind in [CacheType::F16, CacheType::Q8_0, CacheType::Q4_0] {
-        let stored = Stored {
+        let storage = RowStorage {
             kind,
-            ..Stored::F32
+            ..RowStorage::F32
         };
         for retention in [
             Retention::Everything,
@@ -318,11 +318,11 @@ fn slot_table_matches_a_layer_with_rows() {
                 retention: &retention,
                 capacities: &[TOKENS + 3, TOKENS + 3],
                 positions: Positions::Original,
-                stored,
+                storage,
                 row_positions: None,
                 unrotate: None,
                 value_merges: &[],
-                left: None,
+                merge_sums: None,
                 merged: false,
             };
             let whole = gather.layer(&mut Vec::new());

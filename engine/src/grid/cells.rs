@@ -1,16 +1,16 @@
 //! Maps of very long documents: adjacent tokens share a cell, which bounds the size of messages and of the displayed
-//! map. A cell counts all slots of its tokens, so shares stay the same; only the spatial resolution is coarser.
+//! map. A cell counts all holders of its tokens, so shares stay the same; only the spatial resolution is coarser.
 //!
 //! ```text
 //! tokens      t0 t1 t2 | t3 t4 t5 | t6          kept by   2 0 1 | 0 0 0 | 2     of 2 KV heads
-//! cells          c0    |    c1    | c2          counts      3   |   0   | 6     of 6 slots: the last one is scaled up
+//! cells          c0    |    c1    | c2          counts      3   |   0   | 6     of 6 holders: the last is scaled up
 //! ```
 
 use super::MapGrid;
 
 /// The most cells of a map. In a document with more tokens several tokens share a cell.
 const MOST_CELLS: usize = 1 << 18;
-/// The largest count, since a count is a byte: with more slots per cell, counts are scaled down.
+/// The largest count, since a count is a byte: with more holders per cell, counts are scaled down.
 const MOST_COUNT: usize = u8::MAX as usize;
 
 impl MapGrid {
@@ -53,7 +53,7 @@ impl MapGrid {
     }
 
     /// The count of a fully kept cell in one layer: `kv_heads` times its tokens, at most 255.
-    pub fn slots_per_cell(&self) -> usize {
+    pub fn holders_per_cell(&self) -> usize {
         (self.kv_heads * self.tokens_per_cell).min(MOST_COUNT)
     }
 
@@ -63,14 +63,14 @@ impl MapGrid {
         if self.tokens_per_cell == 1 {
             return counts;
         }
-        let most = self.slots_per_cell();
+        let most = self.holders_per_cell();
         let cell = |tokens: &[u8]| {
             let kept: usize = tokens.iter().map(|&count| usize::from(count)).sum();
-            let slots = tokens.len() * self.kv_heads;
-            if kept == 0 || slots == 0 {
+            let holders = tokens.len() * self.kv_heads;
+            if kept == 0 || holders == 0 {
                 return 0;
             }
-            let scaled = (kept * most + slots / 2) / slots;
+            let scaled = (kept * most + holders / 2) / holders;
             scaled.clamp(1, most) as u8
         };
         counts.chunks(self.tokens_per_cell).map(cell).collect()

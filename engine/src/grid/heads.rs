@@ -113,9 +113,10 @@ impl MapGrid {
         Some((0..self.kv_heads).filter(kept).collect())
     }
 
-    /// `[rows][columns]`: the mean share of slots that keep the cells of each column, 0 to 255 for 0 to 100 %; a nonzero
-    /// share is at least 1. The columns divide `cells` evenly; a row is a layer, or with `by_head` a KV head, layer by
-    /// layer. `None` with `by_head` if a layer that has arrived has no masks. Layers that have not arrived are 0.
+    /// `[rows][columns]`: the mean share of holders that keep the cells of each column, 0 to 255 for 0 to 100 %; a
+    /// nonzero share is at least 1. The columns divide `cells` evenly; a row is a layer, or with `by_head` a KV head,
+    /// layer by layer. `None` with `by_head` if a layer that has arrived has no masks. Layers that have not arrived are
+    /// 0.
     pub fn picture(&self, cells: Range<usize>, columns: usize, by_head: bool) -> Option<Vec<u8>> {
         let cells = cells.start.min(self.cells())..cells.end.min(self.cells());
         let columns = columns.min(cells.len());
@@ -139,7 +140,7 @@ impl MapGrid {
                         .iter()
                         .map(|&count| usize::from(count))
                         .sum();
-                    rows[column] = share(kept, cells.len() * self.slots_per_cell());
+                    rows[column] = share(kept, cells.len() * self.holders_per_cell());
                 }
             }
         }
@@ -176,11 +177,11 @@ fn columns_of(cells: &Range<usize>, columns: usize) -> impl Iterator<Item = Rang
     (0..columns).map(move |column| edge(column)..edge(column + 1))
 }
 
-/// `kept` of `slots`, 255 for all; any of them is at least 1.
-pub(super) fn share(kept: usize, slots: usize) -> u8 {
-    match (kept, slots) {
+/// `kept` of `holders`, 255 for all; any of them is at least 1.
+pub(super) fn share(kept: usize, holders: usize) -> u8 {
+    match (kept, holders) {
         (0, _) | (_, 0) => 0,
-        (kept, slots) => ((kept * 255 + slots / 2) / slots).clamp(1, 255) as u8,
+        (kept, holders) => ((kept * 255 + holders / 2) / holders).clamp(1, 255) as u8,
     }
 }
 

@@ -1,9 +1,10 @@
-//! What a question changes in a map: the kept slots minus those that are kept whatever is asked.
+//! What a question changes in a map: the kept holders minus those that are kept for every question (the baseline).
 
 use super::MapGrid;
 use super::heads::share;
 
-/// Questions that ask for nothing in particular. What a method keeps for all of them it keeps whatever is asked.
+/// Questions that ask for nothing in particular. What a method keeps for all of them is kept for every question (the
+/// baseline).
 pub const NEUTRAL_QUESTIONS: [&str; 3] = [
     "What is this document about?",
     "Who wrote this, and why?",
@@ -14,10 +15,10 @@ pub const NEUTRAL_QUESTIONS: [&str; 3] = [
 pub const LEVELS: [u8; 13] = [2, 4, 6, 8, 10, 15, 20, 25, 30, 40, 50, 60, 75];
 
 impl MapGrid {
-    /// `[cells]`: share of the slots that keep each cell, 0 to 255 for 0 to 100 %. A nonzero share is at least 1.
+    /// `[cells]`: share of the holders that keep each cell, 0 to 255 for 0 to 100 %. A nonzero share is at least 1.
     pub fn shares(&self) -> Vec<u8> {
-        let slots = self.slots(None) as usize;
-        let share = |&count: &u16| share(usize::from(count), slots);
+        let holders = self.holders(None) as usize;
+        let share = |&count: &u16| share(usize::from(count), holders);
         self.totals.iter().map(share).collect()
     }
 
@@ -50,7 +51,8 @@ impl MapGrid {
         Some(mean)
     }
 
-    /// What is kept because of the question: the slots of each cell, minus those that `neutral` ([`Self::mean_of`] the
+    /// What is kept because of the question: the holders of each cell, minus those that `neutral` ([`Self::mean_of`]
+    /// the
     /// [`NEUTRAL_QUESTIONS`]) keeps; over all layers the difference of the sums. `None` if the shapes differ.
     pub fn lift(&self, neutral: &Self) -> Option<Self> {
         if !self.has_shape_of(neutral) {
@@ -93,7 +95,7 @@ mod tests {
         assert_eq!(lift.counts(Some(0)), [0, 3, 0]);
         assert_eq!(lift.counts(Some(1)), [0, 3, 0]);
         assert_eq!(lift.counts(None), [0, 6, 0]);
-        assert_eq!(lift.slots(None), 8);
+        assert_eq!(lift.holders(None), 8);
         let same = mean.lift(&mean).expect("one shape");
         assert!(same.counts(None).iter().all(|&count| count == 0));
     }

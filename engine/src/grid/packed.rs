@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! "KMAP" 1 | layers kv_heads cells | end of each cell, delta-coded | per layer 0, or 1 and runs | checksum
-//!                                    a run: slots that keep the cell, number of consecutive cells
+//!                                    a run: holders that keep the cell, number of consecutive cells
 //! "KMAP" 2 | layers kv_heads tokens_per_cell cells | the rest as above; only if a cell has several tokens
 //! "KMAP" 3 | as 1, but a layer with known heads is 2 and runs of their masks (heads.rs)
 //! ```

@@ -6,21 +6,21 @@ use std::ops::Range;
 use super::MapGrid;
 
 impl MapGrid {
-    /// Mean share of slots over the tokens with text in `range16`, and the largest share of one, 0 to 1. In very long
+    /// Mean share of holders over the tokens with text in `range16`, and the largest share of one, 0 to 1. In very long
     /// documents over cells.
     pub fn share_of(&self, range16: Range<u32>) -> (f32, f32) {
-        let slots = self.slots(None);
+        let holders = self.holders(None);
         let counts = &self.totals[self.cells_in(range16)];
-        if slots == 0 || counts.is_empty() {
+        if holders == 0 || counts.is_empty() {
             return (0.0, 0.0);
         }
         let sum: u64 = counts.iter().map(|&count| u64::from(count)).sum();
         let most = counts.iter().max().copied().unwrap_or(0);
-        let share = |sum: f64, slots: f64| (sum / slots).min(1.0) as f32;
-        let slots = f64::from(slots);
+        let share = |sum: f64, holders: f64| (sum / holders).min(1.0) as f32;
+        let holders = f64::from(holders);
         (
-            share(sum as f64, counts.len() as f64 * slots),
-            share(f64::from(most), slots),
+            share(sum as f64, counts.len() as f64 * holders),
+            share(f64::from(most), holders),
         )
     }
 

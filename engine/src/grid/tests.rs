@@ -5,7 +5,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 /// A random map, and for each token the range of the character that it completes or begins, or of its text, with the
-/// kept slots of all layers.
+/// kept holders of all layers.
 fn drawn(random: &mut StdRng) -> (MapGrid, Vec<(Range<u32>, u32)>) {
     let layers = random.random_range(1..4);
     let kv_heads = random.random_range(1..5);
@@ -52,14 +52,14 @@ fn shares_match_a_plain_computation() {
     for _ in 0..400 {
         let (grid, tokens) = drawn(&mut random);
         let length = tokens.last().map_or(0, |(range, _)| range.end);
-        let slots = f64::from(grid.slots(None).max(1));
+        let holders = f64::from(grid.holders(None).max(1));
         let start = random.random_range(0..=length);
         let end = random.random_range(start..=length);
         let inside = |range: &Range<u32>| range.start < end && start < range.end && start < end;
         let kept = tokens.iter().filter(|(range, _)| inside(range));
         let kept: Vec<u32> = kept.map(|&(_, kept)| kept).collect();
-        let mean = f64::from(kept.iter().sum::<u32>()) / kept.len().max(1) as f64 / slots;
-        let max = f64::from(kept.iter().copied().max().unwrap_or(0)) / slots;
+        let mean = f64::from(kept.iter().sum::<u32>()) / kept.len().max(1) as f64 / holders;
+        let max = f64::from(kept.iter().copied().max().unwrap_or(0)) / holders;
         let found = grid.share_of(start..end);
         assert!((f64::from(found.0) - mean).abs() < 1e-6, "{found:?} {mean}");
         assert!((f64::from(found.1) - max).abs() < 1e-6, "{found:?} {max}");
@@ -92,10 +92,10 @@ fn shares_are_those_of_the_page() {
 #[test]
 fn counts_sum_the_layers_received_so_far() {
     let mut grid = MapGrid::new(3, 2, vec![1, 2, 5]);
-    assert_eq!((grid.layers_done(), grid.slots(None)), (0, 0));
+    assert_eq!((grid.layers_done(), grid.holders(None)), (0, 0));
     assert_eq!(grid.share_of(0..5), (0.0, 0.0));
     grid.set_layer(1, &[2, 0, 1]).unwrap();
-    assert_eq!((grid.layers_done(), grid.slots(None)), (1, 2));
+    assert_eq!((grid.layers_done(), grid.holders(None)), (1, 2));
     assert_eq!(
         grid.share_of(0..1),
         (1.0, 1.0),
@@ -105,10 +105,10 @@ fn counts_sum_the_layers_received_so_far() {
     assert_eq!(grid.counts(None), [2, 0, 3]);
     assert_eq!(grid.counts(Some(1)), [2, 0, 1]);
     assert_eq!(grid.counts(Some(0)), [0, 0, 0]);
-    assert_eq!((grid.slots(Some(1)), grid.slots(Some(0))), (2, 0));
+    assert_eq!((grid.holders(Some(1)), grid.holders(Some(0))), (2, 0));
     let token = grid.token(2).unwrap();
     assert_eq!((token.start16, token.end16), (2, 5));
-    assert_eq!((token.kept, token.slots), (3, 4));
+    assert_eq!((token.kept, token.holders), (3, 4));
     assert_eq!(token.per_layer, [0, 1, 2]);
     assert_eq!(grid.token(3), None);
 }
@@ -228,13 +228,13 @@ fn cells_of_several_tokens_keep_shares() {
         }
         let whole = |grid: &MapGrid| grid.share_of(0..3 * tokens as u32);
         let (exact, found) = (whole(&fine), whole(&coarse));
-        // Exact while a cell counts every slot; otherwise at most half a step of 255 per cell and layer, where any
+        // Exact while a cell counts every holder; otherwise at most half a step of 255 per cell and layer, where any
         // kept token counts at least one step.
         let steps = coarse.tokens_per_cell() * kv_heads > 255;
         let allowed = if steps {
             1.0 / 255.0
         } else {
-            0.5 / coarse.slots_per_cell() as f32
+            0.5 / coarse.holders_per_cell() as f32
         };
         // A last cell with fewer tokens weighs as much as the others.
         let whole_cells = tokens.is_multiple_of(coarse.tokens_per_cell());

@@ -5,7 +5,7 @@ use kept_policies::QUESTION_AGNOSTIC;
 use serde::{Deserialize, Serialize};
 
 use super::kept::kept_bytes;
-use super::{CHUNK, Plan, PlanRequest, PrefillPlan, Reading, StreamPlan};
+use super::{CHUNK, Plan, PlanRequest, PrefillPlan, PromptPlan, StreamPlan};
 use crate::note::Note;
 use crate::{Chosen, Engine, EngineError, MemoryLedger, MethodSpec, backend, decode};
 use kept_vault::Vaults;
@@ -53,7 +53,7 @@ impl Plan {
         let of_head = |rows| kept_bytes(rows, rows, config.head_dim, engine.cache_type());
         let (tokens, repeated, rows, heads, scratch_bytes, notes);
         match &self.reading {
-            Reading::Prefill(plan) => {
+            PromptPlan::Prefill(plan) => {
                 tokens = plan.tokens();
                 repeated = plan.reread();
                 let kept: usize = plan.kept().sum();
@@ -66,7 +66,7 @@ impl Plan {
                 notes = of_budget.map(Note::from).chain(plan.notes()).collect();
                 scratch_bytes = ledger.peak() + ledger.kept_on_gpu;
             }
-            Reading::Stream(plan) => {
+            PromptPlan::Stream(plan) => {
                 tokens = plan.tokens;
                 repeated = 0;
                 rows = plan.rows.min(tokens);
@@ -76,7 +76,7 @@ impl Plan {
             }
         }
         let kv_bytes = (heads * config.kv_heads) as u64 + engine.window_bytes(tokens);
-        let reasons = self.reasons.iter().chain(&self.fitted).cloned();
+        let reasons = self.reasons.iter().chain(&self.memory_note).cloned();
         Ok(Estimate {
             prompt_tokens: tokens,
             rows,
@@ -103,22 +103,22 @@ impl Engine {
     }
 
     /// [`Engine::estimate`] of a question on a document that may be in one of `vaults`: with the tokens that a vault
-    /// provides, and the memory for reading and writing vaults. `begins`: the tokens with which every prompt on the
-    /// document begins ([`crate::DocumentLength::begins`]).
+    /// provides, and the memory for reading and writing vaults. `prefix_ids`: the tokens with which every prompt on the
+    /// document begins ([`crate::DocumentLength::prefix_ids`]).
     ///
     /// # Errors
     /// As [`Engine::plan`].
     pub fn estimate_with_vault(
         &self,
         request: &PlanRequest<'_>,
-        begins: &[u32],
+        prefix_ids: &[u32],
         vaults: Vaults<'_>,
     ) -> Result<Estimate, EngineError> {
-        let plan = self.plan_answer(request)?;
+        let plan = self.plan_maybe_without_vault(request)?;
         if !plan.uses_vault() {
             return plan.estimate();
         }
-        let (plan, tokens) = plan.with_vault(begins, request, vaults)?;
+        let (plan, tokens) = plan.with_vault(prefix_ids, request, vaults)?;
         let mut estimate = plan.estimate()?;
         estimate.tokens_from_vault = tokens;
         Ok(estimate)

@@ -26,7 +26,7 @@ const TYPES: [CacheType; 3] = [Engine::DEFAULT_CACHE, CacheType::Q8_0, CacheType
 
 /// The choice for a memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Fitted {
+pub(crate) struct MemoryChoice {
     /// Rows per KV head and layer, on average.
     pub(crate) rows: usize,
     /// Tokens per chunk.
@@ -37,7 +37,7 @@ pub(crate) struct Fitted {
     pub(crate) bytes: u64,
 }
 
-impl Fitted {
+impl MemoryChoice {
     /// What the limit of `memory` bytes led to for a prompt of `tokens`, and what that costs.
     pub(crate) fn note(self, memory: u64, tokens: usize, kl: Option<f64>, cost: String) -> Note {
         Note::WithinMemory(WithinMemory {
@@ -68,7 +68,7 @@ impl Engine {
     ) -> Result<usize, EngineError> {
         let held = |ledger: MemoryLedger| ledger.kept() + ledger.decode;
         let found = self.most_rows(method, request, bytes, CHUNK, most, &held)?;
-        found.map(|fitted| fitted.rows).map_err(|needed| {
+        found.map(|choice| choice.rows).map_err(|needed| {
             let windows = self.window_bytes(request.prompt.tokens);
             EngineError::BudgetBytes {
                 bytes,
@@ -83,27 +83,27 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::Memory`] with the missing bytes if nothing fits.
-    pub(crate) fn within(
+    pub(crate) fn plan_within_limit(
         &self,
         method: &dyn Method,
         request: &PlanRequest<'_>,
         memory: u64,
         wanted: Option<usize>,
-    ) -> Result<Fitted, EngineError> {
-        let mut beside = self.bytes_beside_questions(self.bytes_beside(request));
-        if self.streaming(request) {
+    ) -> Result<MemoryChoice, EngineError> {
+        let mut outside = self.bytes_outside_question(self.fixed_bytes(request));
+        if self.uses_streaming(request) {
             // See `round_streaming_rows`: the program's memory varies slightly between runs.
-            beside = beside.next_multiple_of(STEADY_BYTES);
+            outside = outside.next_multiple_of(STREAM_ROUNDING_BYTES);
         }
-        let for_question = memory.saturating_sub(beside);
+        let for_question = memory.saturating_sub(outside);
         let peak = |ledger: MemoryLedger| ledger.worst();
         let wanted = wanted.unwrap_or(request.prompt.tokens).max(1);
-        let mut best: Option<Fitted> = None;
+        let mut best: Option<MemoryChoice> = None;
         let mut least = u64::MAX;
         for chunk in CHUNKS {
             match self.most_rows(method, request, for_question, chunk, wanted, &peak)? {
-                Ok(fitted) if best.is_none_or(|best| fitted.rows > best.rows) => {
-                    best = Some(fitted);
+                Ok(choice) if best.is_none_or(|best| choice.rows > best.rows) => {
+                    best = Some(choice);
                 }
                 Ok(_) => {}
                 Err(needed) => least = least.min(needed),
@@ -114,16 +114,16 @@ impl Engine {
             }
         }
         match best {
-            Some(fitted) => {
-                let fitted = self.round_streaming_rows(method, request, fitted, wanted)?;
-                Ok(Fitted {
-                    bytes: fitted.bytes + beside,
-                    ..fitted
+            Some(choice) => {
+                let choice = self.round_streaming_rows(method, request, choice, wanted)?;
+                Ok(MemoryChoice {
+                    bytes: choice.bytes + outside,
+                    ..choice
                 })
             }
             None => Err(EngineError::Memory {
                 memory,
-                missing: (least + beside).saturating_sub(memory),
+                missing: (least + outside).saturating_sub(memory),
                 weights: backend::weights_in_memory(self.model()),
             }),
         }
@@ -136,28 +136,28 @@ impl Engine {
         &self,
         method: &dyn Method,
         request: &PlanRequest<'_>,
-        fitted: Fitted,
+        choice: MemoryChoice,
         wanted: usize,
-    ) -> Result<Fitted, EngineError> {
-        let rows = round_rows(fitted.rows);
-        if !self.streaming(request) || fitted.rows >= wanted || rows == fitted.rows {
-            return Ok(fitted);
+    ) -> Result<MemoryChoice, EngineError> {
+        let rows = round_rows(choice.rows);
+        if !self.uses_streaming(request) || choice.rows >= wanted || rows == choice.rows {
+            return Ok(choice);
         }
-        match self.ledger_with(method, request, rows, fitted.chunk) {
-            Ok((ledger, chunk)) => Ok(Fitted {
+        match self.ledger_with(method, request, rows, choice.chunk) {
+            Ok((ledger, chunk)) => Ok(MemoryChoice {
                 rows,
                 chunk,
                 bytes: ledger.worst(),
-                ..fitted
+                ..choice
             }),
-            Err(EngineError::Policy(PolicyError::BudgetTooSmall { .. })) => Ok(fitted),
+            Err(EngineError::Policy(PolicyError::BudgetTooSmall { .. })) => Ok(choice),
             Err(error) => Err(error),
         }
     }
 
     /// The part of a memory limit that is not available to a question: the program and a text of `text_bytes`; 0 on a
     /// GPU, where only GPU memory counts.
-    pub(crate) fn bytes_beside_questions(&self, text_bytes: u64) -> u64 {
+    pub(crate) fn bytes_outside_question(&self, text_bytes: u64) -> u64 {
         if backend::of(self.model()).has_own_memory() {
             0
         } else {
@@ -172,27 +172,27 @@ impl Engine {
 
     /// Rows without eviction: streaming mode holds at most the context length.
     fn whole_rows(&self, request: &PlanRequest<'_>) -> usize {
-        match self.streaming(request) {
+        match self.uses_streaming(request) {
             true => (request.prompt.tokens).min(self.model().config().context),
             false => request.prompt.tokens,
         }
     }
 
-    /// [`Engine::within`] with the cache type of the lowest measured divergence, if none is requested; the default
-    /// type if all wanted rows fit with it.
-    pub(crate) fn best_within(
+    /// [`Engine::plan_within_limit`] with the cache type of the lowest measured divergence, if none is requested; the
+    /// default type if all wanted rows fit with it.
+    pub(crate) fn best_type_within_limit(
         &self,
         request: &PlanRequest<'_>,
         memory: u64,
         wanted: Option<usize>,
-    ) -> Result<Fitted, EngineError> {
+    ) -> Result<MemoryChoice, EngineError> {
         let tokens = request.prompt.tokens;
         let most = wanted.unwrap_or(tokens).min(tokens);
         let whole = self.whole_rows(request);
         let method = request.method.build()?;
         self.cheapest(request.method, whole, most, &|engine| {
-            let fitted = engine.within(&*method, request, memory, wanted)?;
-            Ok((fitted.rows, fitted))
+            let choice = engine.plan_within_limit(&*method, request, memory, wanted)?;
+            Ok((choice.rows, choice))
         })
     }
 
@@ -204,7 +204,7 @@ impl Engine {
         request: &PlanRequest<'_>,
     ) -> Result<Option<(Engine, Option<String>)>, EngineError> {
         let &PlanRequest { budget, limits, .. } = request;
-        let (spec, streams) = (request.method, self.streaming(request));
+        let (spec, streams) = (request.method, self.uses_streaming(request));
         let bytes = matches!(budget, Some(Budget::Bytes(_))) && spec.name != "full";
         if self.named_cache().is_some() || !(bytes || limits.memory.is_some()) {
             return Ok(None);
@@ -217,7 +217,11 @@ impl Engine {
                 (Some(_), false) => Some(engine.rows_for(method, request)?),
             };
             let rows = match limits.memory {
-                Some(memory) => engine.within(method, request, memory, wanted)?.rows,
+                Some(memory) => {
+                    engine
+                        .plan_within_limit(method, request, memory, wanted)?
+                        .rows
+                }
                 None => wanted.unwrap_or(tokens),
             };
             Ok((rows, (rows, engine.cache_type())))
@@ -314,7 +318,7 @@ impl Engine {
         chunk: usize,
         most: usize,
         size: &dyn Fn(MemoryLedger) -> u64,
-    ) -> Result<Result<Fitted, u64>, EngineError> {
+    ) -> Result<Result<MemoryChoice, u64>, EngineError> {
         let sized = |rows: usize| -> Result<Sized, EngineError> {
             match self.ledger_with(method, request, rows, chunk) {
                 Ok((ledger, chunk)) => Ok(Sized::Takes(size(ledger), chunk)),
@@ -328,7 +332,7 @@ impl Engine {
         };
         let (mut fitting, mut failing) = (None, most + 1);
         let mut low = 0;
-        let fitted = |rows, chunk, bytes| Fitted {
+        let choice = |rows, chunk, bytes| MemoryChoice {
             rows,
             chunk,
             cache: self.cache_type(),
@@ -337,14 +341,14 @@ impl Engine {
         if let Sized::Takes(takes, chunk) = sized(most)?
             && takes <= bytes
         {
-            return Ok(Ok(fitted(most, chunk, takes)));
+            return Ok(Ok(choice(most, chunk, takes)));
         }
         let mut least: Option<u64> = None;
         while failing - low > 1 {
             let rows = low + (failing - low) / 2;
             match sized(rows)? {
                 Sized::Takes(takes, chunk) if takes <= bytes => {
-                    fitting = Some(fitted(rows, chunk, takes));
+                    fitting = Some(choice(rows, chunk, takes));
                     low = rows;
                 }
                 Sized::Takes(takes, _) => {
@@ -381,7 +385,7 @@ enum Sized {
 
 /// In streaming mode the program's memory is rounded up to a multiple of this, so that the number of rows is
 /// reproducible.
-const STEADY_BYTES: u64 = 2 << 20;
+const STREAM_ROUNDING_BYTES: u64 = 2 << 20;
 
 /// Rounds down to a number with at most four significant binary digits.
 fn round_rows(rows: usize) -> usize {

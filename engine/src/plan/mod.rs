@@ -88,13 +88,13 @@ pub struct Plan {
     /// Why this method and this cache type, if the user did not name them.
     pub(crate) reasons: Vec<Note>,
     /// What the memory limit led to.
-    pub(crate) fitted: Option<Note>,
+    pub(crate) memory_note: Option<Note>,
     /// How the prompt is read.
-    pub(crate) reading: Reading,
+    pub(crate) reading: PromptPlan,
 }
 
 /// How a prompt is read.
-pub(crate) enum Reading {
+pub(crate) enum PromptPlan {
     /// Layer by layer.
     Prefill(Box<PrefillPlan>),
     /// In streaming mode.
@@ -105,16 +105,16 @@ impl Plan {
     /// Rows per KV head and layer, on average.
     pub fn rows(&self) -> usize {
         match &self.reading {
-            Reading::Prefill(plan) => plan.row_plan.budget,
-            Reading::Stream(plan) => plan.rows,
+            PromptPlan::Prefill(plan) => plan.row_plan.budget,
+            PromptPlan::Stream(plan) => plan.rows,
         }
     }
 
     /// Whether vaults are read and written.
     pub(crate) fn uses_vault(&self) -> bool {
         match &self.reading {
-            Reading::Prefill(plan) => plan.vault_rows.is_some(),
-            Reading::Stream(plan) => plan.vault,
+            PromptPlan::Prefill(plan) => plan.vault_rows.is_some(),
+            PromptPlan::Stream(plan) => plan.vault,
         }
     }
 
@@ -129,8 +129,8 @@ impl Plan {
     /// [`EngineError::Gpu`].
     pub fn ledger(&self) -> Result<MemoryLedger, EngineError> {
         match &self.reading {
-            Reading::Prefill(plan) => self.engine.ledger_of(plan),
-            Reading::Stream(plan) => self.engine.ledger_of_stream(plan),
+            PromptPlan::Prefill(plan) => self.engine.ledger_of(plan),
+            PromptPlan::Stream(plan) => self.engine.ledger_of_stream(plan),
         }
     }
 }
@@ -142,7 +142,7 @@ impl Engine {
     /// # Errors
     /// An invalid method or budget, and [`EngineError::Memory`] if the question does not fit its memory limit.
     pub fn plan(&self, request: &PlanRequest<'_>) -> Result<Plan, EngineError> {
-        let planned = self.plan_exactly(request);
+        let planned = self.plan_without_fallback(request);
         let tokens = request.prompt.tokens;
         let (Some(share @ Budget::Share(_)), true, Err(EngineError::Policy(why))) = (
             request.budget,
@@ -158,7 +158,7 @@ impl Engine {
             return planned;
         }
         let budget = Some(Budget::Rows(Self::SMALLEST_DEFAULT_BUDGET));
-        let mut plan = self.plan_exactly(&PlanRequest { budget, ..*request })?;
+        let mut plan = self.plan_without_fallback(&PlanRequest { budget, ..*request })?;
         let note =
             format!("{share} of {tokens} tokens are too few for the method, so all are kept");
         plan.reasons.push(note.into());
@@ -172,7 +172,10 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::plan`].
-    pub(crate) fn plan_answer(&self, request: &PlanRequest<'_>) -> Result<Plan, EngineError> {
+    pub(crate) fn plan_maybe_without_vault(
+        &self,
+        request: &PlanRequest<'_>,
+    ) -> Result<Plan, EngineError> {
         let planned = self.plan(request);
         let (Some(_), Some(_)) = (request.vault, request.limits.memory) else {
             return planned;
@@ -185,7 +188,7 @@ impl Engine {
                 if rows.saturating_mul(2) <= without.rows() && rows < request.prompt.tokens =>
             {
                 let note = format!(
-                    "the document's vault is not used: beside it {rows} rows per head fit the memory limit, without it {}",
+                    "the document's vault is not used: with it only {rows} rows per head fit in the memory limit, without it {}",
                     without.rows()
                 );
                 without.reasons.push(note.into());
@@ -195,7 +198,7 @@ impl Engine {
         }
     }
 
-    fn plan_exactly(&self, request: &PlanRequest<'_>) -> Result<Plan, EngineError> {
+    fn plan_without_fallback(&self, request: &PlanRequest<'_>) -> Result<Plan, EngineError> {
         if request.method.name == AUTO {
             let chosen = self.choose(request)?;
             let everything = chosen.method.name == "full";
@@ -205,7 +208,7 @@ impl Engine {
                 budget: (!everything).then_some(Budget::Rows(chosen.rows)),
                 ..*request
             })?;
-            if let Some(Note::WithinMemory(within)) = &mut plan.fitted {
+            if let Some(Note::WithinMemory(within)) = &mut plan.memory_note {
                 within.cost = None;
             }
             let reason = chosen.reason.clone();
@@ -216,12 +219,12 @@ impl Engine {
         let method = request.method.build()?;
         let narrowed = self.for_bytes(&*method, request)?;
         let (engine, why) = narrowed.unwrap_or_else(|| (self.clone(), None));
-        let (reading, fitted) = if self.streams(request.limits.streaming, request.prompt.tokens) {
-            let (plan, fitted) = engine.plan_stream(&*method, request)?;
-            (Reading::Stream(Box::new(plan)), fitted)
+        let (reading, memory_note) = if self.uses_streaming(request) {
+            let (plan, memory_note) = engine.plan_stream(&*method, request)?;
+            (PromptPlan::Stream(Box::new(plan)), memory_note)
         } else {
-            let (plan, fitted) = engine.plan_prefill(&*method, request)?;
-            (Reading::Prefill(Box::new(plan)), fitted)
+            let (plan, memory_note) = engine.plan_prefill(&*method, request)?;
+            (PromptPlan::Prefill(Box::new(plan)), memory_note)
         };
         Ok(Plan {
             engine,
@@ -230,7 +233,7 @@ impl Engine {
             budget: request.budget,
             chosen: None,
             reasons: why.map(Note::from).into_iter().collect(),
-            fitted,
+            memory_note,
             reading,
         })
     }

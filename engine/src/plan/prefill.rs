@@ -11,7 +11,7 @@ use kept_policies::{
 };
 
 use super::ReconstructionPlan;
-use crate::compact::Stored;
+use crate::compact::RowStorage;
 use crate::shape::shape_of;
 use crate::{EngineError, Note, backend};
 
@@ -450,10 +450,10 @@ impl PrefillPlan {
     }
 
     /// How kept rows are stored.
-    pub(crate) fn stored(&self) -> Stored {
-        Stored {
+    pub(crate) fn row_storage(&self) -> RowStorage {
+        RowStorage {
             kind: self.cache,
-            replaced: self.row_plan.decode_rows.is_some(),
+            replaces_rows: self.row_plan.decode_rows.is_some(),
         }
     }
 

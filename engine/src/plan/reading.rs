@@ -7,8 +7,9 @@ use super::prefill::{CHUNK, WIDE_CHUNKS};
 use super::{PlanRequest, PrefillPlan, StreamPlan};
 use crate::auto;
 use crate::note::Note;
+use crate::prompt::SMALLEST_ANSWER;
 use crate::shape::head_shape;
-use crate::{Engine, EngineError, MemoryLedger, backend};
+use crate::{Engine, EngineError, MemoryLedger, Streaming, backend};
 use kept_vault::{MOST_QUERIES, StoredMeasurement, Vault, VaultWriter};
 
 impl Engine {
@@ -20,7 +21,7 @@ impl Engine {
         rows: usize,
         chunk: usize,
     ) -> Result<(MemoryLedger, usize), EngineError> {
-        if self.streaming(request) {
+        if self.uses_streaming(request) {
             let plan = self.stream_plan_with(method, request, rows, chunk)?;
             return Ok((self.ledger_of_stream(&plan)?, plan.chunk));
         }
@@ -78,13 +79,13 @@ impl Engine {
         };
         // Without a budget: as many rows as fit.
         let wanted = request.budget.map(|_| wanted()).transpose()?;
-        let fitted = self.within(method, request, memory, wanted)?;
+        let choice = self.plan_within_limit(method, request, memory, wanted)?;
         let tokens = request.prompt.tokens;
-        let share = fitted.rows.min(tokens) as f64 / tokens.max(1) as f64;
-        let kl = self.costs(&request.method.name, share, fitted.cache);
-        let cost = self.costs_in_words(request.method, share, fitted.cache);
-        let note = fitted.note(memory, tokens, Some(kl), cost);
-        let plan = self.prefill_plan_with(method, request, fitted.rows, fitted.chunk)?;
+        let share = choice.rows.min(tokens) as f64 / tokens.max(1) as f64;
+        let kl = self.costs(&request.method.name, share, choice.cache);
+        let cost = self.costs_in_words(request.method, share, choice.cache);
+        let note = choice.note(memory, tokens, Some(kl), cost);
+        let plan = self.prefill_plan_with(method, request, choice.rows, choice.chunk)?;
         Ok((plan, Some(note)))
     }
 
@@ -101,22 +102,28 @@ impl Engine {
         let Some(memory) = request.limits.memory else {
             return Ok((plan, None));
         };
-        let fitted = self.within(method, request, memory, Some(plan.rows))?;
+        let choice = self.plan_within_limit(method, request, memory, Some(plan.rows))?;
         let cost = auto::streaming_in_words(request.method);
-        let note = fitted.note(memory, request.prompt.tokens, None, cost);
-        let plan = self.stream_plan_with(method, request, fitted.rows, fitted.chunk)?;
+        let note = choice.note(memory, request.prompt.tokens, None, cost);
+        let plan = self.stream_plan_with(method, request, choice.rows, choice.chunk)?;
         Ok((plan, Some(note)))
     }
 
     /// Whether the prompt of `request` is read in streaming mode.
-    pub(crate) fn streaming(&self, request: &PlanRequest<'_>) -> bool {
-        self.streams(request.limits.streaming, request.prompt.tokens)
+    pub(crate) fn uses_streaming(&self, request: &PlanRequest<'_>) -> bool {
+        match request.limits.streaming {
+            Streaming::On => true,
+            Streaming::Off => false,
+            Streaming::Auto => {
+                request.prompt.tokens + SMALLEST_ANSWER > self.model().config().context
+            }
+        }
     }
 
     /// Bytes that a question needs in addition to weights, cache and scratch buffers, whatever the method: the
     /// document's text, and the mapped vault.
-    pub(crate) fn bytes_beside(&self, request: &PlanRequest<'_>) -> u64 {
-        let vault = request.vault.filter(|_| !self.streaming(request));
+    pub(crate) fn fixed_bytes(&self, request: &PlanRequest<'_>) -> u64 {
+        let vault = request.vault.filter(|_| !self.uses_streaming(request));
         let vault = vault.map_or(0, |kind| self.vault_bytes(request.prompt.tokens, kind));
         request.text_bytes + vault
     }

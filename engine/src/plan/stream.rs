@@ -13,13 +13,13 @@ use crate::shape::{head_shape, shape_of};
 use crate::{EngineError, MemoryLedger, backend, decode};
 use kept_vault::Vault;
 
-/// Chunks that run through a layer with the same rearranged weights: a stretch.
+/// Chunks that run through a layer with the same rearranged weights: a chunk group.
 const CHUNKS: usize = 8;
 
 /// Tokens of a chunk whose probabilities are stored together.
 pub(crate) const TILE: usize = 64;
 /// Tokens whose probabilities are put in the order of the slots at once, on all threads.
-const GATHERED: usize = 16;
+const TOKENS_PER_GATHER: usize = 16;
 
 /// Minimum chunk size that is efficient: a default budget leaves positions for it.
 const LEAST_CHUNK: usize = 64;
@@ -38,7 +38,7 @@ pub struct StreamPlan {
     /// Tokens that run through a layer together.
     pub chunk: usize,
     /// Tokens that run through a layer with the same rearranged weights.
-    pub stretch: usize,
+    pub chunk_group: usize,
     /// Number of RoPE positions needed: ranks, not positions of the text.
     pub positions: usize,
     /// `[layers of the model]`
@@ -124,7 +124,7 @@ impl StreamPlan {
                 rows,
                 wanted: None,
                 chunk,
-                stretch: (CHUNKS * chunk).min(tokens.max(1)),
+                chunk_group: (CHUNKS * chunk).min(tokens.max(1)),
                 positions: 0,
                 keeps: LayerKeeps::for_model(model),
                 table: row_plan.table.map(|table| ClassTable {
@@ -161,7 +161,7 @@ impl StreamPlan {
     }
 
     /// The parameters that the state at a document's end depends on: capacities, but neither the text's
-    /// length, nor the answer's, nor the stretch.
+    /// length, nor the answer's, nor the chunk group.
     pub(crate) fn fingerprint(&self) -> String {
         let Self {
             rows,
@@ -174,13 +174,13 @@ impl StreamPlan {
             own_memory,
             ..
         } = self;
-        let (looks, slots, ring) = (
+        let (reads_probabilities, slots, ring) = (
             self.row_plan.needs_probabilities,
             self.slots(),
             self.longest_ring(),
         );
         format!(
-            "{rows} {chunk} {keeps:?} {table:?} {entries} {heads:?} {looks} {cache:?} {own_memory} {slots} {ring}"
+            "{rows} {chunk} {keeps:?} {table:?} {entries} {heads:?} {reads_probabilities} {cache:?} {own_memory} {slots} {ring}"
         )
     }
 
@@ -235,7 +235,7 @@ impl StreamPlan {
     pub(crate) fn gathered(&self) -> usize {
         match self.table {
             Some(_) => 1,
-            None => GATHERED.min(self.chunk),
+            None => TOKENS_PER_GATHER.min(self.chunk),
         }
     }
 
@@ -315,7 +315,7 @@ impl StreamPlan {
             prompt: MemoryLedger::prompt_bytes(self.tokens),
             layer_tiles: model.layer_tiles_bytes(),
             layer_kv: (kv_heads * self.columns() * dim * 2 * float) as u64,
-            residual: (self.stretch * self.width * float) as u64,
+            residual: (self.chunk_group * self.width * float) as u64,
             activations: (self.scratch() * float) as u64 + LayerPass::bytes_for(model, self.chunk),
             rope: a_position * self.positions as u64,
             kept_rows: kept_rows as u64,

@@ -4,7 +4,7 @@ use kept_models::{Model, RopeTable};
 
 /// The input of a prefill, common to all methods.
 #[derive(Clone, Copy)]
-pub(crate) struct Read<'a> {
+pub(crate) struct PrefillTask<'a> {
     pub(crate) model: &'a Model,
     /// `[n]`
     pub(crate) ids: &'a [u32],

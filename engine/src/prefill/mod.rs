@@ -37,7 +37,7 @@ use crate::watch::EventSink;
 use crate::{EngineError, MemoryLedger, Note, RetentionMap, Watch};
 use kept_vault::{VaultAccess, VaultUse};
 
-pub(crate) use input::Read;
+pub(crate) use input::PrefillTask;
 pub(crate) use prefix::Prefix;
 use progress::ReadingProgress;
 pub use reader::Reconstructed;
@@ -215,7 +215,7 @@ impl<'a> Prefill<'a> {
             return Err(EngineError::NoLogits { method });
         }
         Ok(PlannedPrefill {
-            read: Read {
+            input: PrefillTask {
                 model: self.model,
                 ids: self.ids,
                 rope: self.rope,
@@ -231,7 +231,7 @@ impl<'a> Prefill<'a> {
 
 /// A prefill whose plan is made.
 pub(crate) struct PlannedPrefill<'a> {
-    pub(crate) read: Read<'a>,
+    pub(crate) input: PrefillTask<'a>,
     pub(crate) method: &'a dyn Method,
     pub(crate) plan: PrefillPlan,
     pub(crate) vault: Option<VaultAccess<'a>>,
@@ -245,17 +245,17 @@ impl PlannedPrefill<'_> {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<PrefillOutcome, EngineError> {
-        let (read, prompt) = (self.read, self.plan.row_plan.prompt);
+        let (input, prompt) = (self.input, self.plan.row_plan.prompt);
         // Logits of every row need every row to run through the model, so the vault is not used.
         let mut prefix = match &self.vault {
-            Some(access) if !read.every_row => Prefix::open(access, read, &self.plan, &prompt),
+            Some(access) if !input.every_row => Prefix::open(access, input, &self.plan, &prompt),
             _ => Prefix::none(prompt.tokens),
         };
         let mut plan = prefix.adapt(self.plan);
-        backend::of(read.model).place(&mut plan, self.gpu_memory)?;
+        backend::of(input.model).place(&mut plan, self.gpu_memory)?;
         let tokens_read = plan.tokens_read();
         let (plans, methods) = (vec![plan], [self.method]);
-        let outcome = read_and_compress(read, plans, &mut prefix, &methods, watch, stop)?.pop();
+        let outcome = read_and_compress(input, plans, &mut prefix, &methods, watch, stop)?.pop();
         let outcome = outcome.map(|mut outcome| {
             let of_vault = prefix.notes.iter().cloned().map(Note::from);
             outcome.notes.extend(of_vault);
@@ -279,7 +279,7 @@ struct KeptLayers {
 /// Layer by layer: all tokens through the layer, then every method's selection. A method with a score pass is
 /// the only method, and its first prefill only measures.
 fn read_and_compress(
-    read: Read<'_>,
+    input: PrefillTask<'_>,
     mut plans: Vec<PrefillPlan>,
     prefix: &mut Prefix,
     methods: &[&dyn Method],
@@ -290,12 +290,12 @@ fn read_and_compress(
     let notes: Vec<Vec<Note>> = plans.iter().map(PrefillPlan::notes).collect();
     let of_each = methods.iter().zip(&plans);
     let mut selects: Vec<_> = of_each.map(|(m, plan)| m.start(&plan.row_plan)).collect();
-    let mut progress = ReadingProgress::new(&plans[0], read.model, read.rope);
+    let mut progress = ReadingProgress::new(&plans[0], input.model, input.rope);
     let mut scoring = Duration::ZERO;
     let (mut score_pass, mut repeated) = (None, None);
     if plans[0].row_plan.score_pass {
         let started = Instant::now();
-        let mut reader = Reader::new(read, &plans, prefix, &mut progress)?;
+        let mut reader = Reader::new(input, &plans, prefix, &mut progress)?;
         reader.run_score_pass(&mut *selects[0], watch, stop)?;
         let end = reader.end()?;
         score_pass = Some(end.ledger);
@@ -305,7 +305,7 @@ fn read_and_compress(
         scoring = started.elapsed();
     }
 
-    let mut reader = Reader::new(read, &plans, prefix, &mut progress)?;
+    let mut reader = Reader::new(input, &plans, prefix, &mut progress)?;
     let (mut kept, selecting) = compress_layers(&mut reader, methods, selects, watch, stop)?;
     kept[0].selecting += scoring;
     let mut end = reader.end()?;
@@ -318,10 +318,10 @@ fn read_and_compress(
         None => end.ledger,
     };
     let reading = MemoryLedger {
-        weights: backend::weights_in_memory(read.model),
-        vocabulary: read.model.vocabulary_bytes(),
-        prompt: MemoryLedger::prompt_bytes(read.ids.len()),
-        rope: read.rope.bytes(),
+        weights: backend::weights_in_memory(input.model),
+        vocabulary: input.model.vocabulary_bytes(),
+        prompt: MemoryLedger::prompt_bytes(input.ids.len()),
+        rope: input.rope.bytes(),
         decode: 0,
         ..reading
     };
@@ -383,9 +383,11 @@ fn compress_layers(
         let in_policy = match keeps {
             LayerKeeps::Compressed(in_policy) => in_policy,
             _ => {
-                for (which, kept) in kept.iter_mut().enumerate() {
+                for (method_index, kept) in kept.iter_mut().enumerate() {
                     let (window, layer) = match keeps {
-                        LayerKeeps::Window(window) => (window, reader.keep_window(window, which)?),
+                        LayerKeeps::Window(window) => {
+                            (window, reader.keep_window(window, method_index)?)
+                        }
                         LayerKeeps::State(_) => (0, reader.keep_state()?),
                         _ => (0, CompactLayer::without_rows()),
                     };
@@ -409,11 +411,11 @@ fn compress_layers(
             in_model,
             in_policy,
         };
-        for (which, (method, kept)) in methods.iter().zip(&mut kept).enumerate() {
+        for (method_index, (method, kept)) in methods.iter().zip(&mut kept).enumerate() {
             let started = Instant::now();
             let select = &mut *kept.select;
             let (compact, retention) =
-                reader.compress_layer(layer, which, *method, select, stop)?;
+                reader.compress_layer(layer, method_index, *method, select, stop)?;
             kept.map.push(&retention);
             let took = started.elapsed();
             kept.selecting += took;

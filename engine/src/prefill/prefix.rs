@@ -22,7 +22,7 @@ use kept_kernels::{PackedRows, RecurrentState};
 use kept_models::Model;
 use kept_policies::PromptShape;
 
-use super::input::Read;
+use super::input::PrefillTask;
 use crate::backend;
 use crate::plan::PrefillPlan;
 use crate::shape::{head_shape, window_heads};
@@ -134,7 +134,7 @@ impl Prefix {
     /// footer of a file.
     pub(super) fn open(
         access: &VaultAccess<'_>,
-        read: Read<'_>,
+        input: PrefillTask<'_>,
         plan: &PrefillPlan,
         prompt: &PromptShape,
     ) -> Self {
@@ -150,8 +150,8 @@ impl Prefix {
         };
         if end < MIN_SHARED_TOKENS {
             if request.measurements.is_empty() && !plan.drops_tokens() {
-                prefix.open_turns(access, read, 0, read.ids.len() - request.query_rows);
-                prefix.buffers = prefix.count_buffers(read.model, plan, None);
+                prefix.open_turns(access, input, 0, input.ids.len() - request.query_rows);
+                prefix.buffers = prefix.count_buffers(input.model, plan, None);
             }
             return prefix;
         }
@@ -163,12 +163,12 @@ impl Prefix {
             return prefix;
         }
         let kind = access.vaults.kind;
-        let ids = &read.ids[..end];
-        let key = VaultKey::new(access.model, read.rope, ids, kind);
-        prefix.enable(end, kind, read.model);
+        let ids = &input.ids[..end];
+        let key = VaultKey::new(access.model, input.rope, ids, kind);
+        prefix.enable(end, kind, input.model);
         if !access.rebuild {
             match access.vaults.folder.find(&key, ids) {
-                Ok(Some(vault)) if !fits_model(&vault, read.model) => {
+                Ok(Some(vault)) if !fits_model(&vault, input.model) => {
                     let key = vault.key();
                     drop(vault);
                     let error = VaultError::Foreign;
@@ -185,8 +185,8 @@ impl Prefix {
                 Err(error) => prefix.note_unread(&error),
             }
         }
-        if let Some(shape) = prefix.shape_to_write(read.model, &request) {
-            let (folder, model) = (access.vaults.folder, read.model.name());
+        if let Some(shape) = prefix.shape_to_write(input.model, &request) {
+            let (folder, model) = (access.vaults.folder, input.model.name());
             match folder.begin(&key, access.document, model, shape) {
                 Ok(writer) => prefix.writer = Some(writer),
                 Err(error) => prefix.note_unwritten(&error),
@@ -201,24 +201,30 @@ impl Prefix {
             let latest = if prefix.known < end || repeats {
                 0
             } else {
-                read.ids.len() - request.query_rows
+                input.ids.len() - request.query_rows
             };
-            prefix.open_turns(access, read, end, latest);
+            prefix.open_turns(access, input, end, latest);
         }
         let written = prefix.writer.as_ref().map(|writer| writer.shape().clone());
-        prefix.buffers = prefix.count_buffers(read.model, plan, written.as_ref());
+        prefix.buffers = prefix.count_buffers(input.model, plan, written.as_ref());
         prefix
     }
 
     /// Finds the rows of the earlier turns, which begin at `from`; those of the tokens up to `latest` can be used.
-    fn open_turns(&mut self, access: &VaultAccess<'_>, read: Read<'_>, from: usize, latest: usize) {
+    fn open_turns(
+        &mut self,
+        access: &VaultAccess<'_>,
+        input: PrefillTask<'_>,
+        from: usize,
+        latest: usize,
+    ) {
         if access.turns.is_empty() {
             return;
         }
         if from == 0 {
-            self.enable(0, access.vaults.kind, read.model);
+            self.enable(0, access.vaults.kind, input.model);
         }
-        self.turns = TurnRows::open(access, read, from, latest, &mut self.notes);
+        self.turns = TurnRows::open(access, input, from, latest, &mut self.notes);
     }
 
     /// Enables vaults: prefix of `tokens` tokens, rows stored as `kind`.

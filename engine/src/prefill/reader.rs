@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use kept_kernels::{HeadShape, Stop};
 use kept_policies::{ObservationWindow, WeightedWindow};
 
-use super::input::Read;
+use super::input::PrefillTask;
 use super::prefix::{FEW_ROWS, MeasuredForVault, Prefix};
 use super::progress::ReadingProgress;
 use super::reconstruction::{ReconstructionPass, RepeatedLayer};
@@ -32,16 +32,16 @@ pub struct Reconstructed {
 
 /// State of a prefill: the current layer and its measurements.
 pub(super) struct Reader<'a> {
-    of: Read<'a>,
+    input: PrefillTask<'a>,
     /// One entry per method; exactly one if tokens are dropped or the document is reconstructed.
     pub(super) plans: &'a [PrefillPlan],
     pub(super) heads: HeadShape,
     /// The residual stream, the layer's keys and values, and all scratch buffers.
     backend: Box<dyn PrefillBackend + 'a>,
     /// Rows of the residual stream.
-    entered: usize,
+    layer_rows: usize,
     /// Positions of these rows.
-    alive: SurvivingTokens,
+    surviving: SurvivingTokens,
     /// The reconstruction pass, if the method needs one.
     reconstruction: Option<ReconstructionPass<'a>>,
     /// `[kv_heads, n]`: scores of the reconstruction or of the method, if the vault has or will store them.
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// [`EngineError::Gpu`] if the GPU has too little memory.
     pub(super) fn new(
-        of: Read<'a>,
+        input: PrefillTask<'a>,
         plans: &'a [PrefillPlan],
         prefix: &'a mut Prefix,
         progress: &'a mut ReadingProgress,
@@ -119,9 +119,9 @@ impl<'a> Reader<'a> {
             plans.len() == 1 || !plans.iter().any(PrefillPlan::needs_own_reading),
             "a method that changes prefill cannot share it with other methods"
         );
-        let Read {
+        let PrefillTask {
             model, ids, rope, ..
-        } = of;
+        } = input;
         let (heads, first) = (head_shape(model), &plans[0]);
         let mut residual = vec![0.0f32; first.residual()];
         model.embed(&ids[prefix.known()..], &mut residual);
@@ -130,19 +130,19 @@ impl<'a> Reader<'a> {
         } else {
             Vec::new()
         };
-        let input = PrefillInput {
+        let backend_input = PrefillInput {
             rope,
             plans,
             ids: &ids[prefix.known()..],
             residual,
         };
         Ok(Self {
-            of,
+            input,
             plans,
             heads,
-            backend: backend::of(model).prefill(input)?,
-            entered: first.residual() / model.config().width,
-            alive: SurvivingTokens::default(),
+            backend: backend::of(model).prefill(backend_input)?,
+            layer_rows: first.residual() / model.config().width,
+            surviving: SurvivingTokens::default(),
             reconstruction: (first.reconstruction_plan.as_ref())
                 .map(|plan| ReconstructionPass::new(model, ids, rope, first, plan, heads)),
             known_scores,
@@ -169,7 +169,7 @@ impl<'a> Reader<'a> {
         let task = self.begin_layer(layer);
         self.load_known(&task, stop)?;
         stop.check()?;
-        if self.of.model.config().kinds[layer].keys_of.is_some() {
+        if self.input.model.config().kinds[layer].keys_of.is_some() {
             return self.read_sharing(&task, watch, stop);
         }
         let measuring = self.read_prefix(&task, watch, stop)?;
@@ -186,7 +186,7 @@ impl<'a> Reader<'a> {
     ) -> Result<Duration, EngineError> {
         self.end_prefix(task, stop);
         self.prefix.end_turns(self.backend.state(), stop);
-        let first = match self.of.every_row {
+        let first = match self.input.every_row {
             true => self.prefix.known(),
             false => task.n - 1,
         };
@@ -278,7 +278,7 @@ impl<'a> Reader<'a> {
             let layer = RepeatedLayer {
                 layer: task.layer,
                 scores: task.reconstruction,
-                outputs: !task.last_layer || self.of.every_row,
+                outputs: !task.last_layer || self.input.every_row,
             };
             let mut report = |rows| self.progress.add_rows(rows, watch);
             let view = self.backend.on_host(prefix)?;
@@ -350,8 +350,8 @@ impl<'a> Reader<'a> {
         let (known, prefix) = (self.prefix.known(), self.prefix.tokens);
         let section = self.prefix.section_end(rows.end, task.n);
         let next = section.min(rows.end + self.plans[0].chunk);
-        let alive = self.alive.positions();
-        let config = self.of.model.config();
+        let surviving = self.surviving.positions();
+        let config = self.input.model.config();
         let sharing = config.kinds[task.layer].keys_of.is_some();
         let chunk = Chunk {
             layer: task.layer,
@@ -359,11 +359,11 @@ impl<'a> Reader<'a> {
             at: first - known,
             count,
             next: rows.end - known..next.max(rows.end) - known,
-            positions: alive.map(|positions| &positions[rows.clone()]),
+            positions: surviving.map(|positions| &positions[rows.clone()]),
             window: config.attention_window(task.layer),
             // Only the last row of the last layer's output is needed; the layers after the last one with keys of its own
             // see only this row.
-            needed: if config.is_last_with_keys(task.layer) && !self.of.every_row {
+            needed: if config.is_last_with_keys(task.layer) && !self.input.every_row {
                 usize::from(rows.end == task.n)
             } else {
                 count
@@ -401,20 +401,20 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// [`EngineError::Gpu`].
     pub(super) fn end(self) -> Result<ReadEnd, EngineError> {
-        self.prefix.end(self.of.ids);
+        self.prefix.end(self.input.ids);
         let plan = &self.plans[0];
-        let first = match self.of.every_row {
+        let first = match self.input.every_row {
             true => 0,
-            false => self.entered - 1,
+            false => self.layer_rows - 1,
         };
-        let end = self.backend.end(first..self.entered)?;
+        let end = self.backend.end(first..self.layer_rows)?;
         let reconstruction = self.reconstruction.as_ref();
         let own = reconstruction.map_or(0, ReconstructionPass::store_bytes);
         // The allocated size: dropping tokens does not shrink the buffer.
         let residual = (plan.residual() * size_of::<f32>()) as u64;
         let ledger = MemoryLedger {
             gpu: end.memory.device,
-            layer_tiles: plan.tiles_bytes(self.of.model),
+            layer_tiles: plan.tiles_bytes(self.input.model),
             layer_kv: end.memory.layer_kv + own,
             residual: residual + reconstruction.map_or(0, ReconstructionPass::residual_bytes),
             activations: end.memory.activations + self.measurements.bytes(),
@@ -422,14 +422,14 @@ impl<'a> Reader<'a> {
             ..MemoryLedger::default()
         };
         let segments = plan.reconstruction_plan.as_ref();
-        let repeated = (segments.filter(|_| self.of.every_row)).zip(self.reconstruction);
+        let repeated = (segments.filter(|_| self.input.every_row)).zip(self.reconstruction);
         Ok(ReadEnd {
             ledger,
             cache: end.cache,
             hidden: end.residual,
             repeated: repeated.map(|(plan, rows)| Reconstructed {
                 segments: plan.segments().collect(),
-                ids: plan.ids(self.of.ids),
+                ids: plan.ids(self.input.ids),
                 hidden: rows.into_residual(),
             }),
         })

@@ -30,7 +30,7 @@ impl Prefill<'_> {
         for (place, prefill) in prefills.into_iter().enumerate() {
             let planned = prefill.planned().and_then(|mut own| {
                 own.plan = own.plan.shared();
-                backend::of(own.read.model).place(&mut own.plan, None)?;
+                backend::of(own.input.model).place(&mut own.plan, None)?;
                 Ok(own)
             });
             results.push(match planned {
@@ -46,12 +46,13 @@ impl Prefill<'_> {
         }
         // They read the same chunks.
         if let Some(chunk) = sharing.iter().map(|own| own.plan.chunk).min() {
-            let read = sharing[0].read;
+            let input = sharing[0].input;
             let parts = sharing.into_iter().map(|own| (own.plan, own.method));
             let (mut plans, methods): (Vec<_>, Vec<_>) = parts.unzip();
             plans.iter_mut().for_each(|plan| plan.chunk = chunk);
-            let mut prefix = Prefix::none(read.ids.len());
-            let outcomes = read_and_compress(read, plans, &mut prefix, &methods, &mut watch, stop)?;
+            let mut prefix = Prefix::none(input.ids.len());
+            let outcomes =
+                read_and_compress(input, plans, &mut prefix, &methods, &mut watch, stop)?;
             for (place, outcome) in places.into_iter().zip(outcomes) {
                 results[place] = Some(Ok(outcome));
             }

@@ -6,9 +6,9 @@ use kept_kernels::Stop;
 use kept_models::RopeTable;
 use kept_policies::{Budget, Method};
 
-use super::{Stream, StreamCheckpoint, Streamed, Streaming};
-use crate::answering::{Answering, PromptRead};
-use crate::asking::Asked;
+use super::{Stream, StreamCheckpoint, Streamed};
+use crate::answering::{Answering, PrefilledPrompt};
+use crate::asking::PlannedQuestion;
 use crate::note::Note;
 use crate::plan::{PlanRequest, StreamPlan};
 use crate::watch::ProgressMeter;
@@ -44,7 +44,7 @@ pub(crate) struct StreamedText<'a> {
 }
 
 /// While a document is read, its state is saved after at least so many tokens.
-const SAVED: usize = 4096;
+const CHECKPOINT_TOKENS: usize = 4096;
 /// It is saved after at least 1 / `PART` of what was read before.
 const PART: usize = 8;
 
@@ -69,7 +69,7 @@ impl StreamProgress<'_> {
         stop: &Stop,
     ) -> Result<(), EngineError> {
         let mut passed = |rows: usize, stream: &Stream<'_>| self.passed(rows, stream, watch);
-        for ids in ids.chunks(stream.stretch()) {
+        for ids in ids.chunks(stream.chunk_group()) {
             stream.feed(ids, &mut passed, stop)?;
             read(stream);
         }
@@ -96,17 +96,6 @@ impl StreamProgress<'_> {
 }
 
 impl Engine {
-    /// Whether a prompt of `tokens` tokens is read in streaming mode.
-    pub fn streams(&self, streaming: Streaming, tokens: usize) -> bool {
-        match streaming {
-            Streaming::On => true,
-            Streaming::Off => false,
-            Streaming::Auto => {
-                tokens + crate::prompt::SMALLEST_ANSWER > self.model().config().context
-            }
-        }
-    }
-
     /// The plan of streaming mode, without regard to a memory limit. A budget given as a share is limited to the rows
     /// that fit the context length.
     ///
@@ -159,21 +148,21 @@ impl Engine {
     /// Checks that the memory of `plan` is available, and collects the notes on it.
     fn set_up_stream<'a>(
         &self,
-        asked: &Asked<'_, 'a>,
+        asked: &PlannedQuestion<'_, 'a>,
         plan: &StreamPlan,
         watch: &mut dyn Watch,
     ) -> Result<StreamSetup<'a>, EngineError> {
-        let &Asked {
+        let &PlannedQuestion {
             ask,
             ref prompt,
-            fitted,
+            memory_note,
             ..
         } = asked;
         let model = self.model();
         let mut notes = self.notes_on(ask.document)?;
         notes.extend(self.gpu_note().map(Note::from));
-        fitted.iter().for_each(|note| watch.chosen(note));
-        notes.extend(fitted.cloned());
+        memory_note.iter().for_each(|note| watch.chosen(note));
+        notes.extend(memory_note.cloned());
         let ledger = self.ledger_of_stream(plan)?;
         let document = &prompt.ids[..prompt.document.end];
         let checkpoint = self.checkpoint_of(ask.vault, document, ask.method, plan);
@@ -194,7 +183,7 @@ impl Engine {
     /// [`Engine::ask_watched`] for a prompt that is read in streaming mode.
     pub(crate) fn ask_streaming(
         &self,
-        asked: Asked<'_, '_>,
+        asked: PlannedQuestion<'_, '_>,
         plan: &StreamPlan,
         watch: &mut dyn Watch,
         stop: &Stop,
@@ -209,7 +198,7 @@ impl Engine {
         for (layer, kept) in streamed.cache.compressed_layers().enumerate() {
             watch.layer(layer, kept);
         }
-        let read = PromptRead {
+        let read = PrefilledPrompt {
             evictor: streamed.evictor,
             method_bytes: plan.row_plan.bytes,
             cache: streamed.cache,
@@ -237,7 +226,7 @@ impl Engine {
     /// Reads `prompt`: continues from the saved state at the document's end if there is one, otherwise saves it.
     fn stream_prompt(
         &self,
-        asked: &Asked<'_, '_>,
+        asked: &PlannedQuestion<'_, '_>,
         plan: &StreamPlan,
         setup: &mut StreamSetup<'_>,
         watch: &mut dyn Watch,
@@ -311,7 +300,7 @@ impl Engine {
         let mut save = |stream: &mut Stream<'_>| {
             let now = stream.seen();
             if now < ids.len()
-                && now - saved >= SAVED.max(saved / PART)
+                && now - saved >= CHECKPOINT_TOKENS.max(saved / PART)
                 && let Some(checkpoint) = checkpoint
             {
                 saved = now;

@@ -62,7 +62,7 @@ impl Head {
 /// All buffers of one chunk in one layer, allocated once.
 pub(super) struct ChunkScratch<'a> {
     shape: HeadShape,
-    looks: bool,
+    reads_probabilities: bool,
     /// Tokens of this chunk.
     count: usize,
     /// `[chunk, q_heads, head_dim]`, before RoPE.
@@ -114,7 +114,7 @@ impl<'a> ChunkScratch<'a> {
         };
         Self {
             shape,
-            looks: plan.row_plan.needs_probabilities,
+            reads_probabilities: plan.row_plan.needs_probabilities,
             count: 0,
             q: vec![0.0; plan.chunk * shape.q_heads * dim],
             k: vec![0.0; plan.chunk * shape.kv_heads * dim],
@@ -158,7 +158,7 @@ impl<'a> ChunkScratch<'a> {
     ) -> Result<(), EngineError> {
         for (head, scratch) in self.heads.iter_mut().enumerate() {
             scratch.live = kept.copy_ranked(head, &mut scratch.keys, &mut scratch.values);
-            if self.looks {
+            if self.reads_probabilities {
                 scratch.places.clear();
                 if kept.classes.is_some() {
                     scratch.places.extend_from_slice(kept.attended(head))
@@ -200,8 +200,8 @@ impl<'a> ChunkScratch<'a> {
             head_dim: dim,
         };
         // A method that reads probabilities needs every row's log-sum-exp.
-        let looks = self.looks && window.is_none();
-        let needed = if looks {
+        let reads_probabilities = self.reads_probabilities && window.is_none();
+        let needed = if reads_probabilities {
             0..self.count
         } else {
             chunk.needed.clone()
@@ -243,7 +243,7 @@ impl<'a> ChunkScratch<'a> {
             };
             // The outputs are stored head by head; [`ChunkScratch::finish`] reorders them.
             let out = &mut self.attention[head * needed.len() * width..][..needed.len() * width];
-            let known = looks.then(|| &mut scratch.log_sum_exp[..group * self.count]);
+            let known = reads_probabilities.then(|| &mut scratch.log_sum_exp[..group * self.count]);
             self.one_head
                 .attend(&task, 0..end, out, known, chunk.stop)?;
         }
@@ -263,8 +263,9 @@ impl<'a> ChunkScratch<'a> {
         }
         let (group, dim) = (self.shape.group(), self.shape.head_dim);
         let (part, row) = (group * dim, self.shape.q_heads * dim);
-        let looks = self.looks && chunk.model.config().kinds[chunk.layer].window.is_none();
-        let (held, skip) = if looks {
+        let reads_probabilities =
+            self.reads_probabilities && chunk.model.config().kinds[chunk.layer].window.is_none();
+        let (held, skip) = if reads_probabilities {
             (self.count, needed.start)
         } else {
             (needed.len(), 0)
@@ -296,13 +297,13 @@ impl<'a> ChunkScratch<'a> {
         let width = self.shape.kv_heads * self.shape.head_dim;
         for first in (0..self.count).step_by(TILE) {
             let count = TILE.min(self.count - first);
-            if self.looks {
+            if self.reads_probabilities {
                 self.compute_probabilities(chunk, first, count)?;
             }
             chunk.stop.check()?;
             for row in first..first + count {
                 let position = Pos(chunk.first.0 + row as u32);
-                if self.looks && kept.classes.is_none() {
+                if self.reads_probabilities && kept.classes.is_none() {
                     if (row - first).is_multiple_of(self.gathered) {
                         self.gather_probabilities(kept, row - first, first + count - row);
                     }
@@ -326,7 +327,7 @@ impl<'a> ChunkScratch<'a> {
                     continue;
                 }
                 let (group, stride) = (self.shape.group(), self.stride);
-                let probabilities = match self.looks {
+                let probabilities = match self.reads_probabilities {
                     true => self.probabilities_of(row - first),
                     false => 0..0,
                 };

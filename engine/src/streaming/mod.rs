@@ -2,11 +2,11 @@
 //!
 //! Logically, the outer loop runs over chunks and the inner one over layers: every chunk attends to the
 //! layer's kept rows and to itself, then the method evicts rows down to its budget, token by token as in
-//! decoding. A layer does not depend on later chunks, so a few chunks (a stretch) run through a layer with
+//! decoding. A layer does not depend on later chunks, so a few chunks (a chunk group) run through a layer with
 //! the same rearranged weights; the result is the same.
 //!
 //! ```text
-//! stretch   | chunk | chunk | ... |          residual [stretch, width]
+//! chunk_group   | chunk | chunk | ... |          residual [chunk_group, width]
 //! layer     kept rows, ranks 0..r | chunk, ranks r..r + c        attention: all earlier rows, and itself
 //!           step for token 0, 1, 2, ... of the chunk             the method evicts a row for each, as in decoding
 //! ```
@@ -72,11 +72,11 @@ pub struct Stream<'a> {
     layers: Vec<StreamLayer>,
     scratch: ChunkScratch<'a>,
     backend: Box<dyn Backend<'a> + 'a>,
-    /// `[stretch, width]`
+    /// `[chunk_group, width]`
     residual: Vec<f32>,
     /// Tokens read so far.
     seen: usize,
-    /// Return the last layer's output of every row instead of the last row of a stretch.
+    /// Return the last layer's output of every row instead of the last row of a chunk group.
     every_row: bool,
 }
 
@@ -121,7 +121,7 @@ impl<'a> Stream<'a> {
             layers: plan.keeps.iter().map(empty).collect(),
             scratch: ChunkScratch::new(&plan, &*backend),
             backend,
-            residual: Vec::with_capacity(plan.stretch * model.config().width),
+            residual: Vec::with_capacity(plan.chunk_group * model.config().width),
             seen: 0,
             every_row: false,
             model,
@@ -140,8 +140,8 @@ impl<'a> Stream<'a> {
     }
 
     /// Maximum number of tokens per call of [`Stream::feed`].
-    pub fn stretch(&self) -> usize {
-        self.plan.stretch
+    pub fn chunk_group(&self) -> usize {
+        self.plan.chunk_group
     }
 
     /// Tokens read so far.
@@ -149,7 +149,7 @@ impl<'a> Stream<'a> {
         self.seen
     }
 
-    /// Reads the next tokens, at most [`Stream::stretch`]. `passed` receives numbers of rows that have passed
+    /// Reads the next tokens, at most [`Stream::chunk_group`]. `passed` receives numbers of rows that have passed
     /// a layer. Returns the last layer's output before the final norm: `[width]` of the last token, or
     /// `[tokens, width]`.
     ///
@@ -157,7 +157,7 @@ impl<'a> Stream<'a> {
     /// If `stop` was requested; the stream is then unusable.
     ///
     /// # Panics
-    /// If there are no tokens, or more than a stretch.
+    /// If there are no tokens, or more than a chunk group.
     pub fn feed(
         &mut self,
         ids: &[u32],
@@ -165,9 +165,9 @@ impl<'a> Stream<'a> {
         stop: &Stop,
     ) -> Result<&[f32], EngineError> {
         assert!(
-            !ids.is_empty() && ids.len() <= self.plan.stretch,
-            "a stretch has 1 to {} tokens, not {}",
-            self.plan.stretch,
+            !ids.is_empty() && ids.len() <= self.plan.chunk_group,
+            "a chunk group has 1 to {} tokens, not {}",
+            self.plan.chunk_group,
             ids.len()
         );
         let width = self.model.config().width;

@@ -309,10 +309,10 @@ fn the_map_of_the_earlier_turns_is_that_of_their_positions() {
             .map(|position| u16::try_from(counts[position]).expect("few slots"))
             .collect();
         assert_eq!(grid.counts(None), own, "{what}");
-        assert_eq!(grid.slots(None) as usize, answer.map.slots(), "{what}");
+        assert_eq!(grid.holders(None) as usize, answer.map.holders(), "{what}");
         let whole = own
             .iter()
-            .all(|&count| usize::from(count) == answer.map.slots());
+            .all(|&count| usize::from(count) == answer.map.holders());
         assert_eq!(whole, method == "full", "{what}");
         // Each token is where the prompt has its text.
         let tokenizer = engine.model().tokenizer().expect("a tokenizer");

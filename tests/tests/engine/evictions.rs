@@ -7,8 +7,8 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::{Budget, STREAMING, methods};
 use kept_engine::{
-    Ask, CompactLayer, Engine, Limits, MapGrid, MethodSpec, Prompt, Reading, Sampling, Streaming,
-    Watch, ends16,
+    Ask, CompactLayer, Engine, Limits, MapGrid, MethodSpec, PrefillSummary, Prompt, Sampling,
+    Streaming, Watch, ends16,
 };
 use kept_tests::golden;
 
@@ -36,7 +36,7 @@ impl Watch for Filling<'_> {
         set.expect("a layer that fits");
     }
 
-    fn read(&mut self, _read: &Reading) {
+    fn read(&mut self, _read: &PrefillSummary) {
         self.before = self.grid.counts(None);
     }
 }
@@ -79,7 +79,7 @@ fn forgets(engine: &Engine, document: &Document, spec: &str, streaming: Streamin
     let mut replayed = before.clone();
     for one in log.evicted() {
         assert!(one.step < log.tokens() && log.every() == 1, "{spec}");
-        let left = replayed[one.token as usize].checked_sub(one.slots);
+        let left = replayed[one.token as usize].checked_sub(one.holders);
         replayed[one.token as usize] = left.expect("no more than was there");
     }
     let after = filling.grid.counts(None).into_iter().map(u32::from);

@@ -5,7 +5,8 @@ use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::policies::Budget;
 use kept_engine::vault::{VaultFolder, Vaults};
 use kept_engine::{
-    Answer, Ask, Engine, EngineError, Limits, MethodSpec, Progress, ReadRequest, SAMPLE, Sampling,
+    Answer, Ask, DocumentReadRequest, Engine, EngineError, Limits, MethodSpec, Progress, SAMPLE,
+    Sampling,
 };
 use kept_tests::golden;
 
@@ -41,8 +42,12 @@ fn auto() -> MethodSpec {
     MethodSpec::plain("auto")
 }
 
-fn of<'a>(document: &'a Document, vaults: Vaults<'a>, method: &'a MethodSpec) -> ReadRequest<'a> {
-    ReadRequest {
+fn of<'a>(
+    document: &'a Document,
+    vaults: Vaults<'a>,
+    method: &'a MethodSpec,
+) -> DocumentReadRequest<'a> {
+    DocumentReadRequest {
         document,
         method,
         budget: None,
@@ -194,7 +199,7 @@ fn a_document_beyond_the_context_is_read_up_to_its_end() {
             };
             engine.ask(&ask, &mut |_| (), &Stop::new()).expect(name)
         };
-        let request = ReadRequest {
+        let request = DocumentReadRequest {
             budget: Some(Budget::Share(0.02)),
             ..of(&document, vaults, &method)
         };
@@ -261,7 +266,7 @@ fn the_method_of_the_questions_measures_while_reading() {
             folder,
             kind: PackedRows::F16,
         });
-        let request = ReadRequest {
+        let request = DocumentReadRequest {
             budget: Some(Budget::Share(0.25)),
             ..of(&document, vaults, &method)
         };

@@ -58,13 +58,13 @@ fn stream(
     )
     .expect("a plan");
     if single {
-        plan.stretch = plan.chunk;
+        plan.chunk_group = plan.chunk;
     }
     let rope = RopeTable::new(model.config(), plan.positions);
     let mut stream = Stream::new(model, &*built, plan, &rope).with_every_row();
     let mut scratch = RowScratch::new(model.config());
     let mut logits = Vec::new();
-    for part in first.chunks(stream.stretch()) {
+    for part in first.chunks(stream.chunk_group()) {
         let hidden = stream
             .feed(part, &mut |_, _| (), &Stop::new())
             .expect("it reads");

@@ -87,7 +87,7 @@ fn estimates_with_a_vault_equal_the_ledger() {
             vault: Some(PackedRows::Q8_0),
             ..PlanRequest::new(&length.prompt, &method, budget, MAX_NEW_TOKENS)
         };
-        let foreseen = engine.estimate_with_vault(&request, &length.begins, vaults(&folder));
+        let foreseen = engine.estimate_with_vault(&request, &length.prefix_ids, vaults(&folder));
         let foreseen = foreseen.expect("an estimate");
         let answer = asked(&engine, &document, &method, &folder);
         let ledger = answer.ledger;
@@ -159,7 +159,7 @@ fn a_vault_never_costs_half_of_the_rows() {
                 vault: None,
                 ..request
             });
-            let with = engine.estimate_with_vault(&request, &length.begins, vaults(&folder));
+            let with = engine.estimate_with_vault(&request, &length.prefix_ids, vaults(&folder));
             let (Ok(with), Ok(without)) = (&with, &without) else {
                 assert!(
                     with.is_err() && without.is_err(),

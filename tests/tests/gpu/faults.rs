@@ -8,8 +8,8 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::Budget;
 use kept_engine::{
-    Answer, Ask, CompactLayer, Engine, EngineError, Finish, Limits, MethodSpec, Prompt, Reading,
-    Sampling, Streaming, Watch,
+    Answer, Ask, CompactLayer, Engine, EngineError, Finish, Limits, MethodSpec, PrefillSummary,
+    Prompt, Sampling, Streaming, Watch,
 };
 use kept_engine_cuda::OnGpu;
 use kept_models::testing::TinyLlama;
@@ -153,7 +153,7 @@ impl Watch for Greedy<'_> {
         self.heard(When::Cut);
     }
 
-    fn read(&mut self, _read: &Reading) {
+    fn read(&mut self, _read: &PrefillSummary) {
         self.heard(When::Read);
     }
 }

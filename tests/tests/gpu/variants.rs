@@ -166,7 +166,7 @@ fn stream(
         .unwrap_or_else(|e| panic!("{name}: {e}"));
     let rope = RopeTable::new(model.config(), plan.positions);
     let mut stream = Stream::new(model, &*built, plan, &rope);
-    for part in ids.chunks(stream.stretch()) {
+    for part in ids.chunks(stream.chunk_group()) {
         stream
             .feed(part, &mut |_, _| (), &Stop::new())
             .unwrap_or_else(|e| panic!("{name}: {e}"));

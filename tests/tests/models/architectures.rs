@@ -303,7 +303,7 @@ fn memory_and_map_include_sliding_windows() {
             assert_eq!(ledger.reading(), expected.reading(), "{stem} {name}");
             let windows: Vec<_> = config.kinds.iter().map(|kind| kind.window).collect();
             assert_eq!(outcome.map.windows, windows);
-            assert_eq!(outcome.map.slots(), full * config.kv_heads);
+            assert_eq!(outcome.map.holders(), full * config.kv_heads);
             let rows = outcome.map.rows_per_layer();
             let held = |(rows, w): (&usize, &Option<usize>)| w.is_none_or(|w| *rows == w);
             assert!(rows.iter().zip(&windows).all(held), "{rows:?}");

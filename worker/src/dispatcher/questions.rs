@@ -111,7 +111,7 @@ impl Dispatcher {
             vault: vaults.map(|vaults| vaults.kind),
         };
         let estimate = match vaults {
-            Some(vaults) => engine.estimate_with_vault(&request, &length.begins, vaults),
+            Some(vaults) => engine.estimate_with_vault(&request, &length.prefix_ids, vaults),
             None => engine.estimate(&request),
         };
         Ok(estimate?)

@@ -147,7 +147,7 @@ pub enum Reply {
         /// Notes for the user.
         notes: Vec<Note>,
     },
-    /// What is kept whatever is asked. Bytes follow: [`kept_engine::MapGrid::to_bytes`].
+    /// What is kept for every question (the baseline). Bytes follow: [`kept_engine::MapGrid::to_bytes`].
     NeutralMap {
         /// Ticket of the request.
         ticket: u64,
@@ -302,7 +302,7 @@ pub enum Failure {
     Compare,
     /// Reading a document before a question.
     Read,
-    /// What is kept whatever is asked.
+    /// What is kept for every question (the baseline).
     Neutral,
     /// What is kept with other budgets.
     Levels,

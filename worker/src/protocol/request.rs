@@ -110,9 +110,9 @@ pub enum Request {
         #[serde(flatten)]
         of: EstimateRequest,
     },
-    /// Computes what a question's method and budget keep of the open document whatever is asked under the same
-    /// instructions. `ask` is the question, whose text is not used. Occupies the worker, but a question or comparison
-    /// stops it. Replies: [`Reply::NeutralMap`] and [`Reply::NeutralDone`], or [`Reply::Failed`].
+    /// Computes what a question's method and budget keep of the open document for every question (the baseline) under
+    /// the same instructions. `ask` is the question, whose text is not used. Occupies the worker, but a question or
+    /// comparison stops it. Replies: [`Reply::NeutralMap`] and [`Reply::NeutralDone`], or [`Reply::Failed`].
     Neutral {
         /// Identifies the request in its reply.
         ticket: u64,

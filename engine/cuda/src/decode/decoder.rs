@@ -346,7 +346,7 @@ impl DecodeBackend for CudaDecoder<'_> {
             let Some(observed) = &mut self.observed else {
                 let attention = LayerAttention {
                     probabilities: Probabilities::NONE,
-                    most: &most,
+                    most_attended: &most,
                 };
                 after.layer(cached, &attention, &mut |_| ());
                 continue;
@@ -354,7 +354,7 @@ impl DecodeBackend for CudaDecoder<'_> {
             let mut changed = std::mem::take(&mut observed.changed);
             let attention = LayerAttention {
                 probabilities: observed.probabilities(layer, q_heads),
-                most: &most,
+                most_attended: &most,
             };
             after.layer(cached, &attention, &mut |change| changed.push(change));
             observed.changed = changed;

@@ -16,7 +16,7 @@ use super::CudaPrefill;
 /// Kept rows per download.
 const ROWS_PER_DOWNLOAD: usize = 1024;
 
-/// Merged values of evicted tokens per launch of the weighted sums.
+/// Values of evicted tokens per launch of the weighted sums.
 const MERGES_PER_LAUNCH: usize = 1 << 16;
 
 /// Values per warp of a weighted sum.

@@ -42,20 +42,20 @@ impl AttentionScratch {
     }
 
     /// Attention of `query [q_heads, head_dim]` over layer `layer`, to `out [q_heads, head_dim]`. Keys cached before
-    /// RoPE are rotated by `ranked` to their ranks. Allocates nothing.
+    /// RoPE are rotated by `rope_at_rank` to their ranks. Allocates nothing.
     pub(super) fn attend(
         &mut self,
         model: &Model,
         layer: usize,
         cached: &CompactLayer,
         query: &[f32],
-        ranked: Option<&RopeTable>,
+        rope_at_rank: Option<&RopeTable>,
         out: &mut [f32],
     ) -> Probabilities<'_> {
         let scale = attention_scale(model, layer);
         let by_table = self.by_table.as_mut().filter(|_| cached.is_shared());
         if let Some(scratch) = by_table {
-            let rotation = ranked.map(|rope| RankRotation {
+            let rotation = rope_at_rank.map(|rope| RankRotation {
                 cos: rope.cosines(),
                 sin: rope.sines(),
                 rope_dim: 2 * rope.pairs(),
@@ -75,7 +75,7 @@ impl AttentionScratch {
             keys: &cached.keys,
             values: &cached.values,
             rows: &cached.rows,
-            rotation: ranked.map(|rope| Rotation {
+            rotation: rope_at_rank.map(|rope| Rotation {
                 cos: rope.cosines(),
                 sin: rope.sines(),
                 rope_dim: 2 * rope.pairs(),

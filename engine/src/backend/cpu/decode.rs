@@ -8,8 +8,8 @@ use kept_policies::Pos;
 use super::attention::AttentionScratch;
 use crate::EngineError;
 use crate::after_layer::{AfterLayer, LayerAttention};
-use crate::backend::seam::DecodeBackend;
 use crate::backend::tasks::{PartTime, StepOutput};
+use crate::backend::traits::DecodeBackend;
 use crate::compact::CompactCache;
 
 /// The buffers of the decode loop, allocated once.
@@ -64,20 +64,20 @@ impl Buffers {
 enum Part {
     Projections,
     Attention,
-    Rest,
+    OutputAndFfn,
     Recurrent,
     Logits,
 }
 
-/// Times of the parts of all steps so far. A lap costs some 30 ns.
-struct Laps {
+/// Times of the parts of all steps so far. Taking a time costs some 30 ns.
+struct PartTimers {
     steps: u32,
     since: Instant,
     /// By [`Part`].
     times: [Duration; 5],
 }
 
-impl Laps {
+impl PartTimers {
     fn new() -> Self {
         Self {
             steps: 0,
@@ -104,7 +104,7 @@ pub(super) struct CpuDecoder<'m> {
     model: &'m Model,
     rope: &'m RopeTable,
     buffers: Buffers,
-    laps: Laps,
+    timers: PartTimers,
 }
 
 impl<'m> CpuDecoder<'m> {
@@ -114,7 +114,7 @@ impl<'m> CpuDecoder<'m> {
             model,
             rope,
             buffers: Buffers::new(model, cache.max_capacity(), cache.max_entries()),
-            laps: Laps::new(),
+            timers: PartTimers::new(),
         }
     }
 }
@@ -133,8 +133,8 @@ impl DecodeBackend for CpuDecoder<'_> {
         after: &mut AfterLayer<'_>,
         _top_k: Option<usize>,
     ) -> Result<StepOutput<'_>, EngineError> {
-        let (model, b, laps) = (self.model, &mut self.buffers, &mut self.laps);
-        laps.begin_step();
+        let (model, b, timers) = (self.model, &mut self.buffers, &mut self.timers);
+        timers.begin_step();
         let config = model.config();
         let Pos(position) = cache.next;
         let (reassigned, window_rope_origin) = (cache.reassigned, cache.window_rope_origin);
@@ -142,7 +142,7 @@ impl DecodeBackend for CpuDecoder<'_> {
         for layer in 0..config.layers {
             if let Some(state) = &mut cache.layers[layer].state {
                 model.recur_row(layer, &mut b.residual, state, &mut b.row);
-                laps.end(Part::Recurrent);
+                timers.end(Part::Recurrent);
                 continue;
             }
             let kind = &config.kinds[layer];
@@ -152,53 +152,55 @@ impl DecodeBackend for CpuDecoder<'_> {
             let kv_width = if own { config.kv_width_of(layer) } else { 0 };
             let (k, v) = (&mut b.k[..kv_width], &mut b.v[..kv_width]);
             model.project_row(layer, &b.residual, &mut b.row, q, k, v);
-            laps.end(Part::Projections);
+            timers.end(Part::Projections);
             let rope = self.rope.of_layer(layer);
             // Re-assigned positions: keys are rotated by their rank when attention reads them. Otherwise the
             // new key is rotated by its position now. Some models have layers without RoPE.
-            let (ranked, placed) = if reassigned && cached.window().is_none() {
+            let (rope_at_rank, rope_at_position) = if reassigned && cached.window().is_none() {
                 (rope, None)
             } else {
                 (None, rope)
             };
-            if let Some(rope) = placed {
-                let turned = (position - window_rope_origin.0) as usize;
+            if let Some(rope) = rope_at_position {
+                let rope_position = (position - window_rope_origin.0) as usize;
                 if own {
-                    rope.rotate_at(k, turned);
+                    rope.rotate_at(k, rope_position);
                 }
-                rope.rotate_query_at(q, turned);
+                rope.rotate_query_at(q, rope_position);
             }
             if own {
                 cached.append(k, v, Pos(position));
             }
-            if let Some(rope) = ranked {
+            if let Some(rope) = rope_at_rank {
                 let of_head = config.q_heads / kind.kv_heads * kind.head_dim;
                 for (head, q) in q.chunks_exact_mut(of_head).enumerate() {
                     rope.rotate_query_at(q, cached.last_rank(head));
                 }
             }
             let attended = &mut b.attention[..q.len()];
-            let probabilities = b.attend.attend(model, layer, cached, q, ranked, attended);
-            laps.end(Part::Attention);
+            let probabilities = b
+                .attend
+                .attend(model, layer, cached, q, rope_at_rank, attended);
+            timers.end(Part::Attention);
             model.finish_row(layer, attended, token, &mut b.residual, &mut b.row);
-            laps.end(Part::Rest);
+            timers.end(Part::OutputAndFfn);
             if !own {
                 continue;
             }
-            let most = |q_head: usize, rows: usize| {
+            let most_attended = |q_head: usize, rows: usize| {
                 let seen = &probabilities.values[q_head * probabilities.stride..][..rows];
                 let best = kept_kernels::argmax(seen);
                 (seen[best], best)
             };
             let attention = LayerAttention {
                 probabilities,
-                most: &most,
+                most_attended: &most_attended,
             };
             after.layer(cached, &attention, &mut |_| ());
-            laps.end(Part::Attention);
+            timers.end(Part::Attention);
         }
         model.logits_row(&b.residual, &mut b.row, &mut b.logits);
-        laps.end(Part::Logits);
+        timers.end(Part::Logits);
         Ok(StepOutput::Logits(&mut b.logits))
     }
 
@@ -209,7 +211,7 @@ impl DecodeBackend for CpuDecoder<'_> {
         let part = |part: Part, name, times, bytes| PartTime {
             part: name,
             times,
-            seconds: self.laps.times[part as usize].as_secs_f64() / f64::from(self.laps.steps),
+            seconds: self.timers.times[part as usize].as_secs_f64() / f64::from(self.timers.steps),
             bytes,
         };
         let attention = layers - recurrent;
@@ -226,7 +228,7 @@ impl DecodeBackend for CpuDecoder<'_> {
                 attention,
                 cache.kv_bytes(),
             ),
-            part(Part::Rest, "output, feed-forward", attention, rest),
+            part(Part::OutputAndFfn, "output, feed-forward", attention, rest),
             part(
                 Part::Recurrent,
                 "recurrent layers",

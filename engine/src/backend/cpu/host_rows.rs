@@ -6,7 +6,7 @@ use kept_kernels::{PrefillAttention, RecurrentState, Stop, prefill_attention};
 use kept_models::LayerPass;
 
 use crate::EngineError;
-use crate::backend::seam::{HostAttention, HostLayer};
+use crate::backend::traits::{HostAttention, HostLayer};
 
 impl HostLayer for LayerPass<'_> {
     fn project(

@@ -7,8 +7,8 @@ pub(super) mod prefill;
 
 use kept_models::{Model, RopeTable};
 
-use super::seam::{Backend, DecodeBackend, HostAttention, HostLayer, PrefillBackend};
 use super::tasks::PrefillInput;
+use super::traits::{Backend, DecodeBackend, HostAttention, HostLayer, PrefillBackend};
 use crate::EngineError;
 use crate::compact::CompactCache;
 use crate::plan::StreamPlan;

@@ -13,11 +13,11 @@ use super::host_rows::CpuAttention;
 use crate::EngineError;
 use crate::backend::buffers::HostBuffers;
 use crate::backend::measurements::LayerMeasurements;
-use crate::backend::seam::{HostView, LayerRowsAccess, PrefillBackend, PrefixRows};
 use crate::backend::tasks::{
     Chunk, GatherSource, GatherTask, Keep, LastRows, PrefillEnd, PrefillInput, PrefillMemory,
     RowAccess,
 };
+use crate::backend::traits::{HostView, LayerRowsAccess, PrefillBackend, PrefixRows};
 use crate::compact::{CompactLayer, RingGather};
 use crate::gathered_rope::GatheredRope;
 use crate::observe::{HostRows, host_rows};

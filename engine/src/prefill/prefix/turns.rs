@@ -19,7 +19,7 @@ use kept_vault::{
 
 use super::loading::Tee;
 use super::{fits_model, rows_shape};
-use crate::prefill::input::Read;
+use crate::prefill::input::PrefillTask;
 
 /// The state of the vault of a conversation in one prefill.
 pub(super) struct TurnRows {
@@ -40,16 +40,16 @@ impl TurnRows {
     /// in it. `latest`: the last token whose rows may come from a vault, because the queries after it are needed.
     pub(super) fn open(
         access: &VaultAccess<'_>,
-        read: Read<'_>,
+        input: PrefillTask<'_>,
         from: usize,
         latest: usize,
         notes: &mut Vec<String>,
     ) -> Option<Self> {
         let end = *access.turns.last()?;
-        let (ids, kind) = (&read.ids[..end], access.vaults.kind);
+        let (ids, kind) = (&input.ids[..end], access.vaults.kind);
         let (folder, key) = (
             access.vaults.folder,
-            VaultKey::of_turns(access.model, read.rope, ids, kind),
+            VaultKey::of_turns(access.model, input.rope, ids, kind),
         );
         let mut turns = Self {
             ends: access.turns.to_vec(),
@@ -61,7 +61,7 @@ impl TurnRows {
         };
         if !access.rebuild {
             match folder.find(&key, ids) {
-                Ok(Some(vault)) if fits_model(&vault, read.model) => {
+                Ok(Some(vault)) if fits_model(&vault, input.model) => {
                     turns.use_vault(vault, ids, from, latest);
                 }
                 Ok(_) => {}
@@ -75,9 +75,9 @@ impl TurnRows {
         if stored < end {
             let shape = VaultShape {
                 from: Some(from),
-                ..rows_shape(read.model, end, kind)
+                ..rows_shape(input.model, end, kind)
             };
-            match folder.begin(&key, access.document, read.model.name(), shape) {
+            match folder.begin(&key, access.document, input.model.name(), shape) {
                 Ok(writer) => turns.writer = Some(writer),
                 Err(error) => notes.extend(error.turns_unwritten()),
             }

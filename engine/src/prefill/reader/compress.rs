@@ -13,18 +13,18 @@ use crate::{EngineError, Watch};
 
 impl Reader<'_> {
     /// Keeps the last positions of the current sliding-window layer, as many as its window, for method number
-    /// `which`. This is the same for every method.
+    /// `method_index`. This is the same for every method.
     ///
     /// # Errors
     /// [`EngineError::Gpu`].
     pub(in crate::prefill) fn keep_window(
         &mut self,
         window: usize,
-        which: usize,
+        method_index: usize,
     ) -> Result<CompactLayer, EngineError> {
         let ring = self
             .backend
-            .keep(Keep::Window(&self.plans[which], window))?;
+            .keep(Keep::Window(&self.plans[method_index], window))?;
         self.progress.add_layer(None, &ring);
         Ok(ring)
     }
@@ -37,12 +37,12 @@ impl Reader<'_> {
         self.backend.keep(Keep::State)
     }
 
-    /// Measures what method number `which` needs of the current layer and compresses the layer with the
+    /// Measures what method number `method_index` needs of the current layer and compresses the layer with the
     /// method's selection.
     pub(in crate::prefill) fn compress_layer(
         &mut self,
         layer: GlobalLayer,
-        which: usize,
+        method_index: usize,
         method: &dyn Method,
         select: &mut dyn Select,
         stop: &Stop,
@@ -50,32 +50,32 @@ impl Reader<'_> {
         let index = layer.in_policy;
         let name = method.name();
         let _span = tracing::debug_span!("selecting", layer = index, method = name).entered();
-        self.measure(layer, which, stop)?;
+        self.measure(layer, method_index, stop)?;
         self.score_query_agnostic(layer, method)?;
-        let selection = self.select(layer, which, select)?;
+        let selection = self.select(layer, method_index, select)?;
         let compact = self.backend.keep(Keep::Selection(GatherTask {
             layer: layer.in_model,
             in_policy: index,
-            plan: &self.plans[which],
-            rope: self.of.rope,
+            plan: &self.plans[method_index],
+            rope: self.input.rope,
             selection: &selection,
-            positions: self.alive.positions(),
+            positions: self.surviving.positions(),
         }))?;
-        let retention = (self.alive).at_positions(selection.retention, self.heads.kv_heads);
-        self.drop_tokens(index, which, selection.surviving_tokens)?;
-        self.candidates[which] = selection.candidates;
+        let retention = (self.surviving).at_positions(selection.retention, self.heads.kv_heads);
+        self.drop_tokens(index, method_index, selection.surviving_tokens)?;
+        self.candidates[method_index] = selection.candidates;
         self.progress.add_layer(Some(index), &compact);
         Ok((compact, retention))
     }
 
-    /// Runs method number `which` on the measurements of `layer`.
+    /// Runs method number `method_index` on the measurements of `layer`.
     fn select(
         &mut self,
         layer: GlobalLayer,
-        which: usize,
+        method_index: usize,
         select: &mut dyn Select,
     ) -> Result<Selection, EngineError> {
-        let (index, plan) = (layer.in_policy, &self.plans[which]);
+        let (index, plan) = (layer.in_policy, &self.plans[method_index]);
         let (n, budget, needs) = (
             plan.layer_input_tokens(index),
             plan.row_plan.rows[index],
@@ -90,9 +90,9 @@ impl Reader<'_> {
             before_rope: plan.reassigns_positions(),
             shared: self.plans.len() > 1,
         };
-        self.backend.prepare_rows(access, self.of.rope)?;
+        self.backend.prepare_rows(access, self.input.rope)?;
         let rows = self.backend.rows(access);
-        let observation = self.observation(index, which, Some(&*rows));
+        let observation = self.observation(index, method_index, Some(&*rows));
         let selection = select.select(&plan.row_plan, &observation);
         rows.check()?;
         check(&selection.retention, n, budget, plan.table);
@@ -104,10 +104,10 @@ impl Reader<'_> {
     fn drop_tokens(
         &mut self,
         index: usize,
-        which: usize,
+        method_index: usize,
         surviving: Option<Vec<u32>>,
     ) -> Result<(), EngineError> {
-        let plan = &self.plans[which];
+        let plan = &self.plans[method_index];
         let n = plan.layer_input_tokens(index);
         let left = surviving.as_ref().map_or(n, Vec::len);
         let last = index + 1 == plan.row_plan.rows.len();
@@ -119,8 +119,8 @@ impl Reader<'_> {
             return Ok(());
         };
         self.backend.retain_rows(&surviving, n)?;
-        self.entered = surviving.len();
-        self.alive.retain(&surviving);
+        self.layer_rows = surviving.len();
+        self.surviving.retain(&surviving);
         Ok(())
     }
 
@@ -190,14 +190,14 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The measurements of `layer` for method number `which`, with access to `rows`.
+    /// The measurements of `layer` for method number `method_index`, with access to `rows`.
     fn observation<'o>(
         &'o self,
         layer: usize,
-        which: usize,
+        method_index: usize,
         rows: Option<&'o dyn LayerRowsAccess>,
     ) -> Observation<'o> {
-        let (plan, measurements) = (&self.plans[which], &self.measurements);
+        let (plan, measurements) = (&self.plans[method_index], &self.measurements);
         let (needs, measured) = (plan.needs[layer], &measurements.measured);
         let copies = rows.and_then(|rows| rows.copies());
         assert!(
@@ -238,27 +238,27 @@ impl Reader<'_> {
         }
     }
 
-    /// Measures the attention of the last queries of `layer` for method number `which`. A weighted window is
+    /// Measures the attention of the last queries of `layer` for method number `method_index`. A weighted window is
     /// restricted to the method's candidates, if it has named them.
     fn measure(
         &mut self,
         layer: GlobalLayer,
-        which: usize,
+        method_index: usize,
         stop: &Stop,
     ) -> Result<(), EngineError> {
-        let plan = &self.plans[which];
+        let plan = &self.plans[method_index];
         let needs = plan.needs[layer.in_policy];
         let tokens = plan.layer_input_tokens(layer.in_policy);
         let (backend, measurements) = (&mut self.backend, &mut self.measurements);
         if let Some(request) = needs.expected_queries.filter(|_| !self.scored) {
-            let rotated = self.of.rope.of_layer(layer.in_model).is_some();
-            let rope = rotated.then_some(self.of.rope);
+            let rotated = self.input.rope.of_layer(layer.in_model).is_some();
+            let rope = rotated.then_some(self.input.rope);
             measurements.measured.finish(request, rope);
         }
         if let Some(window) = needs.weighted_window
             && self.measured.weighted_window != Some(window)
         {
-            let among = self.candidates[which].as_deref();
+            let among = self.candidates[method_index].as_deref();
             let what = LastRows::WeightedWindow(window, among);
             backend.observe(what, tokens, measurements, stop)?;
             // The next method may use other tokens.

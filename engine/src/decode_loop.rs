@@ -15,14 +15,14 @@ use crate::{Decoder, EngineError, Finish, MemoryNow, Phase, Sampler, Votes, Watc
 const BETWEEN_LAYERS: Duration = Duration::from_secs(1);
 
 /// The decoded answer.
-pub(crate) struct Written {
+pub(crate) struct DecodedAnswer {
     pub(crate) text: String,
     pub(crate) tokens: usize,
     pub(crate) finish: Finish,
 }
 
 /// The inputs of the decode loop.
-pub(crate) struct Writing<'w, 'a> {
+pub(crate) struct DecodeLoop<'w, 'a> {
     pub(crate) model: &'a Model,
     pub(crate) decoder: &'w mut Decoder<'a>,
     pub(crate) sampler: &'w mut Sampler,
@@ -39,9 +39,13 @@ pub(crate) struct Writing<'w, 'a> {
     pub(crate) beside: MemoryNow,
 }
 
-impl Writing<'_, '_> {
+impl DecodeLoop<'_, '_> {
     /// Decodes the answer that follows `hidden`, the last layer's output for the prompt's last token.
-    pub(crate) fn run(self, hidden: &[f32], watch: &mut dyn Watch) -> Result<Written, EngineError> {
+    pub(crate) fn run(
+        self,
+        hidden: &[f32],
+        watch: &mut dyn Watch,
+    ) -> Result<DecodedAnswer, EngineError> {
         let tokenizer = self.model.tokenizer()?;
         let mut meter =
             ProgressMeter::new(Phase::Answering, self.max_new_tokens, self.max_new_tokens);
@@ -94,7 +98,7 @@ impl Writing<'_, '_> {
         if self.decoder.evicts() {
             self.report_layers(watch);
         }
-        Ok(Written {
+        Ok(DecodedAnswer {
             text,
             tokens,
             finish,

@@ -12,7 +12,7 @@ use crate::{MINI, model_path};
 pub const SAMPLE: &str = include_str!("../../assets/sample.txt");
 
 /// Whether the file at `model` is the built-in model, by canonical path.
-pub fn is_in_the_box(model: &Path) -> bool {
+pub fn is_builtin_model(model: &Path) -> bool {
     let real = |path: &Path| fs::canonicalize(path).ok();
     let mini = model_path(MINI).ok().and_then(|mini| real(&mini));
     mini.is_some() && mini == real(model)
@@ -20,6 +20,6 @@ pub fn is_in_the_box(model: &Path) -> bool {
 
 /// Whether the built-in model was not trained for `document`: true for anything but the sample's text, whatever the
 /// name.
-pub fn is_beyond_the_box(document: &Document) -> bool {
+pub fn is_untrained_document(document: &Document) -> bool {
     document.text != SAMPLE
 }

@@ -137,8 +137,8 @@ pub trait Backend<'m> {
     fn prefill(&self, input: PrefillInput<'m>)
     -> Result<Box<dyn PrefillBackend + 'm>, EngineError>;
 
-    /// Allocates everything for decoding over `cache`, and takes its rows if they are on the device. `observes`: whether
-    /// attention probabilities are read after a token.
+    /// Allocates everything for decoding over `cache`, and takes its rows if they are on the device. `observes`:
+    /// whether attention probabilities are read after a token.
     ///
     /// # Errors
     /// As [`Backend::prefill`].
@@ -213,8 +213,8 @@ pub trait PrefillBackend {
     /// `[count, q_heads, head_dim]`: the rotated queries of the chunk.
     fn queries(&mut self, count: usize) -> Result<&[f32], EngineError>;
 
-    /// Attention, the rest of the layer for the needed rows, and column sums; writes rows to the vault. Returns the time
-    /// spent measuring, if the host measures.
+    /// Attention, the rest of the layer for the needed rows, and column sums; writes rows to the vault. Returns the
+    /// time spent measuring, if the host measures.
     fn attend(
         &mut self,
         chunk: &Chunk<'_>,
