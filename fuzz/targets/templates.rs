@@ -16,7 +16,7 @@ fuzz_target!(init: forgive_libraries(), |data: &[u8]| {
     let mut parts = text.split("\n=== ");
     let source = parts.next().unwrap_or_default();
     let bos = Some("<s>".to_owned());
-    let Ok(template) = ChatTemplate::of_source(source, bos, None) else {
+    let Ok(template) = ChatTemplate::from_source(source, bos, None) else {
         return;
     };
     let Ok(template) = template.at(1_800_000_000) else {

@@ -170,7 +170,7 @@ pub(crate) struct Architecture {
     /// Sliding-window layers may have heads of another number and size; the widths of the feed-forward may vary.
     pub window_heads: bool,
     /// The last layers may attend to keys and values of earlier ones.
-    pub shares_keys: bool,
+    pub shares_kv: bool,
     /// Values are normalised without weights; without `attn_v` they are the keys before norm and RoPE.
     pub value_norm: bool,
     /// Dot products of queries and keys are not scaled.
@@ -180,7 +180,7 @@ pub(crate) struct Architecture {
     /// `layer_output_scale`: a factor on the residual stream after each layer.
     pub output_scale: bool,
     /// Layers `n - 1`, `2n - 1`, ... have no RoPE.
-    pub unrotated_every: Option<usize>,
+    pub nope_every: Option<usize>,
     /// `attn_sinks`: a learned logit for each query head in every softmax.
     pub sinks: bool,
     /// Which layers are recurrent (`recurrent.rs`).
@@ -194,7 +194,7 @@ pub(crate) struct Architecture {
     /// The feed-forward is a mixture of experts.
     pub experts: Part,
     /// A dense feed-forward is computed beside the experts.
-    pub dense_beside: bool,
+    pub dense_and_experts: bool,
     /// The first layers, as many as the file declares, have a dense feed-forward instead.
     pub dense_first: bool,
     /// How experts are weighted.
@@ -231,19 +231,19 @@ const LLAMA: Architecture = Architecture {
     logit_cap: None,
     sliding: Sliding::Ignored,
     window_heads: false,
-    shares_keys: false,
+    shares_kv: false,
     value_norm: false,
     unscaled_attention: false,
     per_layer: false,
     output_scale: false,
-    unrotated_every: None,
+    nope_every: None,
     sinks: false,
     recurrence: Recurrence::None,
     output_gate: false,
     ffn_norm: "ffn_norm.weight",
     output_norm: "output_norm.weight",
     experts: Part::Absent,
-    dense_beside: false,
+    dense_and_experts: false,
     dense_first: false,
     router: Router::Softmax,
     shared_expert: Shared::None,
@@ -389,13 +389,13 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
             rope: WindowRope::Base(10_000.0),
         },
         window_heads: true,
-        shares_keys: true,
+        shares_kv: true,
         value_norm: true,
         unscaled_attention: true,
         per_layer: true,
         output_scale: true,
         experts: Part::Optional,
-        dense_beside: true,
+        dense_and_experts: true,
         rope_freqs: true,
         ..GEMMA2
     },
@@ -404,7 +404,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         name: "smollm3",
         pairing: Pairing::Neighbours,
         output_bias: Part::Optional,
-        unrotated_every: Some(4),
+        nope_every: Some(4),
         ..PLAIN
     },
     Architecture {

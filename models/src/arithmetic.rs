@@ -11,8 +11,11 @@ use crate::architecture::Activation;
 use crate::weights::Floats;
 
 /// Elements per row of each buffer of experts beside a dense feed-forward: the width, or 0 without them.
-pub(crate) fn beside_width(config: &Config) -> usize {
-    match config.experts.filter(|_| config.architecture.dense_beside) {
+pub(crate) fn moe_scratch_width(config: &Config) -> usize {
+    match config
+        .experts
+        .filter(|_| config.architecture.dense_and_experts)
+    {
         Some(_) => config.width,
         None => 0,
     }
@@ -99,6 +102,11 @@ pub(crate) fn add_bias(x: &mut [f32], bias: &Option<Vec<f32>>) {
             add_assign(row, bias);
         }
     }
+}
+
+/// `1 / (1 + e^-x)`.
+pub(crate) fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
 }
 
 /// `gate = activation(gate) * up`.

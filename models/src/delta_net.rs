@@ -13,7 +13,7 @@ use kept_kernels::{
 };
 
 use crate::ModelError;
-use crate::arithmetic::{multiply, softplus};
+use crate::arithmetic::{multiply, sigmoid, softplus};
 use crate::config::Config;
 use crate::gguf::Gguf;
 use crate::rule::RuleTask;
@@ -84,7 +84,7 @@ impl DeltaNet {
                 *x = (a * softplus(*x + dt)).exp();
             }
         }
-        beta.iter_mut().for_each(|x| *x = 1.0 / (1.0 + (-*x).exp()));
+        beta.iter_mut().for_each(|x| *x = sigmoid(*x));
         silu(qkv);
         normalise_queries_and_keys(shape, qkv);
         let rule = LinearAttention {

@@ -91,7 +91,7 @@ impl Model {
         if config.query_scale.is_some() {
             return Err("queries scaled by their position");
         }
-        if !config.has_like_layers() || config.architecture.output_scale {
+        if !config.has_uniform_layers() || config.architecture.output_scale {
             return Err("layers that differ in more than their windows");
         }
         if config.residual_scale != 1.0 || config.logit_scale != 1.0 {

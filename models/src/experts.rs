@@ -18,7 +18,7 @@ use kept_kernels::{QuantisedRows, Stop, Stopped, add_assign};
 
 use crate::ModelError;
 use crate::architecture::{Router, Shared};
-use crate::arithmetic::{activate, multiply, scale};
+use crate::arithmetic::{activate, multiply, scale, sigmoid};
 use crate::config::{Config, ExpertCounts};
 use crate::gguf::Gguf;
 use crate::weights::{self, Floats};
@@ -61,10 +61,10 @@ struct SharedExpert {
 
 /// A row's choice of an expert.
 #[derive(Clone, Copy)]
-struct Choice {
+struct Routing {
     expert: usize,
     row: usize,
-    /// What experts are chosen by; then the weight.
+    /// Selection score; `routing_weights` replaces it by the routing weight.
     weight: f32,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct ExpertScratch {
     /// `[rows, experts]`
     scores: Vec<f32>,
     /// `[rows * used]`
-    choices: Vec<Choice>,
+    choices: Vec<Routing>,
     /// `[rows, width]`: inputs of the rows that chose an expert; then its outputs.
     gathered: Vec<f32>,
     /// `[rows, ffn]`
@@ -99,7 +99,7 @@ impl ExpertScratch {
     pub(crate) fn bytes(config: &Config, counts: ExpertCounts, rows: usize) -> u64 {
         let widest = counts.widest();
         let numbers = rows * (counts.all + config.width + 2 * widest);
-        let choices = (rows * counts.used + 1) * size_of::<Choice>();
+        let choices = (rows * counts.used + 1) * size_of::<Routing>();
         let rounded = QuantisedRows::bytes_for(rows * config.width.max(widest));
         (numbers * size_of::<f32>() + choices) as u64 + rounded
     }
@@ -118,21 +118,21 @@ impl Experts {
             true => weights::vector_of(gguf, &name(part), &[all, len]).map(Some),
             false => Ok(None),
         };
-        let pile = |part: &str, rows, cols| {
-            let [pile] = weights::piles(gguf, &name(part), all, [rows], cols)?;
-            Ok::<_, ModelError>(pile)
+        let expert_matrix = |part: &str, rows, cols| {
+            let [expert_matrix] = weights::expert_matrices(gguf, &name(part), all, [rows], cols)?;
+            Ok::<_, ModelError>(expert_matrix)
         };
         // Some converters write gate and up as one tensor.
         let both = name("ffn_gate_up_exps.weight");
         let [gate, up] = if gguf.tensor(&both).is_some() {
-            weights::piles(gguf, &both, all, [ffn, ffn], width)?
+            weights::expert_matrices(gguf, &both, all, [ffn, ffn], width)?
         } else {
             [
-                pile("ffn_gate_exps.weight", ffn, width)?,
-                pile("ffn_up_exps.weight", ffn, width)?,
+                expert_matrix("ffn_gate_exps.weight", ffn, width)?,
+                expert_matrix("ffn_up_exps.weight", ffn, width)?,
             ]
         };
-        let down = pile("ffn_down_exps.weight", width, ffn)?;
+        let down = expert_matrix("ffn_down_exps.weight", width, ffn)?;
         Ok(Self {
             router: weights::matrix(gguf, &name("ffn_gate_inp.weight"), all, width)?,
             router_bias: match (config.architecture.router, config.architecture.expert_bias) {
@@ -149,7 +149,7 @@ impl Experts {
             gate_bias: bias("ffn_gate_exps.bias", ffn)?,
             up_bias: bias("ffn_up_exps.bias", ffn)?,
             down_bias: bias("ffn_down_exps.bias", width)?,
-            scale: match config.architecture.dense_beside {
+            scale: match config.architecture.dense_and_experts {
                 true => weights::optional_vector(gguf, &name("ffn_down_exps.scale"), all)?,
                 false => None,
             },
@@ -202,7 +202,7 @@ impl Experts {
         } = scratch;
         let scores = &mut scores[..rows * self.gate.len()];
         multiply(routed, rounded, [(router, &mut *scores)], stop)?;
-        self.choose(scores, choices);
+        self.route(scores, choices);
         // What a layer adds is linear in the weights.
         (choices.iter_mut()).for_each(|choice| choice.weight *= config.residual_scale);
         for chosen in choices.chunk_by(|a, b| a.expert == b.expert) {
@@ -239,23 +239,21 @@ impl Experts {
     }
 
     /// The choices of all rows with `scores [rows, experts]`, by expert. Of equal scores the first experts are chosen.
-    fn choose(&self, scores: &mut [f32], choices: &mut Vec<Choice>) {
+    fn route(&self, scores: &mut [f32], choices: &mut Vec<Routing>) {
         choices.clear();
         let bias = |expert: usize| (self.router_bias.as_ref()).map_or(0.0, |bias| bias[expert]);
         for (row, scores) in scores.chunks_exact_mut(self.gate.len()).enumerate() {
             if self.weighting == Router::Sigmoid {
-                scores
-                    .iter_mut()
-                    .for_each(|x| *x = 1.0 / (1.0 + (-*x).exp()));
+                scores.iter_mut().for_each(|x| *x = sigmoid(*x));
             }
             let first = choices.len();
             for (expert, &score) in scores.iter().enumerate() {
                 let weight = score + bias(expert);
-                let better = |choice: &Choice| weight > choice.weight;
+                let better = |choice: &Routing| weight > choice.weight;
                 let place = choices[first..].iter().position(better);
                 let place = place.unwrap_or(choices.len() - first);
                 if place < self.used {
-                    let choice = Choice {
+                    let choice = Routing {
                         expert,
                         row,
                         weight,
@@ -264,13 +262,13 @@ impl Experts {
                     choices.truncate(first + self.used);
                 }
             }
-            self.weigh(scores, &mut choices[first..]);
+            self.routing_weights(scores, &mut choices[first..]);
         }
         choices.sort_unstable_by_key(|choice| (choice.expert, choice.row));
     }
 
     /// The weights of a row's choices, the best first. `scores [experts]` are sigmoids if weights are.
-    fn weigh(&self, scores: &[f32], chosen: &mut [Choice]) {
+    fn routing_weights(&self, scores: &[f32], chosen: &mut [Routing]) {
         let highest = chosen[0].weight;
         // As the model's own code.
         let mut sum = match self.weighting {
@@ -323,7 +321,7 @@ impl SharedExpert {
         {
             let share = self.router.as_ref().map_or(1.0, |router| {
                 let score: f32 = x.iter().zip(router).map(|(x, weight)| x * weight).sum();
-                1.0 / (1.0 + (-score).exp())
+                sigmoid(score)
             });
             scale(hidden, share * config.residual_scale);
         }

@@ -53,7 +53,7 @@ impl DenseAndExperts {
     }
 
     /// Adds the experts' output to `added`, the output of the dense feed-forward, each after its norm. All are `[rows,
-    /// width]`; `of_experts` is space. Allocates nothing.
+    /// width]`; `expert_out` is scratch. Allocates nothing.
     ///
     /// # Errors
     /// [`Stopped`]; `added` is then partly written.
@@ -61,7 +61,7 @@ impl DenseAndExperts {
         &self,
         config: &Config,
         input: ExpertInput<'_>,
-        [added, of_experts]: [&mut [f32]; 2],
+        [added, expert_out]: [&mut [f32]; 2],
         scratch: &mut ExpertScratch,
         stop: &Stop,
     ) -> Result<(), Stopped> {
@@ -75,11 +75,11 @@ impl DenseAndExperts {
         rms_norm_in_place(added, &self.dense_norm, eps);
         rms_norm(residual, &self.input_norm, eps, normed);
         rms_norm(residual, &self.router_norm, eps, routed);
-        of_experts.fill(0.0);
+        expert_out.fill(0.0);
         let seen = [&*normed, &*routed];
-        (self.experts).add(config, router, seen, of_experts, scratch, stop)?;
-        rms_norm_in_place(of_experts, &self.experts_norm, eps);
-        add_assign(added, of_experts);
+        (self.experts).add(config, router, seen, expert_out, scratch, stop)?;
+        rms_norm_in_place(expert_out, &self.experts_norm, eps);
+        add_assign(added, expert_out);
         Ok(())
     }
 }

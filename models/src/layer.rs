@@ -85,7 +85,7 @@ impl Attention {
         } else {
             q_width
         };
-        let [q, k, v] = if kind.keys_of.is_some() {
+        let [q, k, v] = if kind.kv_source_layer.is_some() {
             [Some(matrix("attn_q", q_rows, width)?), None, None]
         } else if architecture.value_norm && !has("attn_v") && !has("attn_qkv") {
             let k = matrix("attn_k", kv_width, width)?;
@@ -186,7 +186,7 @@ impl Layer {
             ffn_norm: norm_if(architecture.pre_norm, architecture.ffn_norm)?,
             ffn: match (
                 config.experts.filter(|_| kind.experts),
-                architecture.dense_beside,
+                architecture.dense_and_experts,
             ) {
                 (Some(counts), true) => {
                     let both = DenseAndExperts::read(gguf, config, counts, layer)?;

@@ -143,7 +143,7 @@ impl<'a> LayerPass<'a> {
     pub fn bytes_for(model: &Model, max_rows: usize) -> u64 {
         let layers = model.layers.iter().zip(&model.config.kinds);
         let bytes = layers.map(|(layer, kind)| {
-            let rows = kind.keys_of.map_or(max_rows, |_| 1);
+            let rows = kind.kv_source_layer.map_or(max_rows, |_| 1);
             Block::new(layer, rows).bytes(&model.config)
         });
         let gates = max_rows * model.config.gate_width() * size_of::<f32>();
@@ -230,9 +230,9 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
             let q = &mut q[first * q_width..last * q_width];
             let k = &mut k[first * kv_width..last * kv_width];
             let v = &mut v[first * kv_width..last * kv_width];
-            let gated = !scratch.both.is_empty();
-            let both = &mut scratch.both[..if gated { 2 * q.len() } else { 0 }];
-            let queries = (of_q, if gated { &mut *both } else { &mut *q });
+            let gated = !scratch.q_and_gates.is_empty();
+            let q_and_gates = &mut scratch.q_and_gates[..if gated { 2 * q.len() } else { 0 }];
+            let queries = (of_q, if gated { &mut *q_and_gates } else { &mut *q });
             let rounded = &mut scratch.rounded;
             match (of_k, of_v) {
                 (Some(of_k), Some(of_v)) => {
@@ -247,7 +247,7 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
             }
             if gated {
                 let gates = &mut scratch.gates[first * q_width..last * q_width];
-                Attention::split_gates(self.config.head_dim, both, q, gates);
+                Attention::split_gates(self.config.head_dim, q_and_gates, q, gates);
             }
             attention.apply_bias_and_norms(self.config, q, k, v);
         }
@@ -338,7 +338,7 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
         let own = layer.attention();
         let LayerScratch {
             rounded,
-            both,
+            q_and_gates,
             gates,
             normed,
             ..
@@ -346,7 +346,7 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
         let attention = if gates.is_empty() {
             attention
         } else {
-            let gated = &mut both[..attention.len()];
+            let gated = &mut q_and_gates[..attention.len()];
             gated.copy_from_slice(attention);
             let first = row * config.q_width_of(self.index);
             sigmoid_mul(gated, &gates[first..first + attention.len()]);
@@ -407,8 +407,8 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
     ) -> Result<(), Stopped> {
         self.hide(&ffn.dense, residual.len(), stop)?;
         let numbers = residual.len();
-        let mut beside = std::mem::take(&mut self.scratch.borrow_mut().beside);
-        let (routed, rest) = beside.split_at_mut(numbers);
+        let mut moe_scratch = std::mem::take(&mut self.scratch.borrow_mut().moe_scratch);
+        let (routed, rest) = moe_scratch.split_at_mut(numbers);
         let (added, rest) = rest.split_at_mut(numbers);
         self.down(&ffn.dense, added, false, stop)?;
         let scratch = self.scratch.borrow_mut();
@@ -419,10 +419,10 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
             router: self.floats.ffn.router.as_ref().expect(COPIED),
         };
         let space = scratch.experts.as_mut().expect("the layer has experts");
-        let of_experts = &mut rest[..numbers];
-        ffn.add_experts(self.config, input, [&mut *added, of_experts], space, stop)?;
+        let expert_out = &mut rest[..numbers];
+        ffn.add_experts(self.config, input, [&mut *added, expert_out], space, stop)?;
         self.layer.add_ffn(self.config, added, residual);
-        self.scratch.borrow_mut().beside = beside;
+        self.scratch.borrow_mut().moe_scratch = moe_scratch;
         Ok(())
     }
 

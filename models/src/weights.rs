@@ -157,7 +157,7 @@ pub(crate) fn parted_matrix(
 }
 
 /// `count` times the matrices `[rows[i], cols]` that the file stores as one tensor, `[count, sum of rows, cols]`.
-pub(crate) fn piles<const N: usize>(
+pub(crate) fn expert_matrices<const N: usize>(
     gguf: &Gguf,
     name: &str,
     count: usize,
@@ -165,13 +165,13 @@ pub(crate) fn piles<const N: usize>(
     cols: usize,
 ) -> Result<[Vec<MappedMatrix>; N], ModelError> {
     let shape = [count, rows.iter().sum(), cols];
-    let mut piles = [const { Vec::new() }; N];
+    let mut expert_matrices = [const { Vec::new() }; N];
     let all = std::iter::repeat_n(rows, count).flatten();
     let all = parts(gguf, name, &shape, all, cols)?;
     for (i, matrix) in all.into_iter().enumerate() {
-        piles[i % N].push(matrix);
+        expert_matrices[i % N].push(matrix);
     }
-    Ok(piles)
+    Ok(expert_matrices)
 }
 
 /// A vector of `len` elements, copied as f32; `None` if the file does not have it.

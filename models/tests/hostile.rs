@@ -457,14 +457,14 @@ fn inflated_metadata_lengths_are_refused() {
         pair
     };
     let with = |kind: u32, rest: &[&[u8]]| by_hand(&[], &[key(kind), rest.concat()].concat(), 1, 0);
-    says(&with(8, &[&u64::MAX.to_le_bytes()]), "announces");
+    says(&with(8, &[&u64::MAX.to_le_bytes()]), "declares");
     assert!(matches!(
         gguf_error(&with(8, &[&(1u64 << 29).to_le_bytes()])),
         ModelError::Truncated { .. }
     ));
     says(
         &with(9, &[&8u32.to_le_bytes(), &u64::MAX.to_le_bytes()]),
-        "announces",
+        "declares",
     );
     let many_texts = with(9, &[&8u32.to_le_bytes(), &(1u64 << 29).to_le_bytes()]);
     assert!(matches!(
@@ -488,5 +488,5 @@ fn inflated_metadata_lengths_are_refused() {
     let mut announced = b"GGUF\x03\0\0\0".to_vec();
     announced.extend(u64::MAX.to_le_bytes());
     announced.extend(0u64.to_le_bytes());
-    says(&announced, "announces");
+    says(&announced, "declares");
 }

@@ -89,7 +89,7 @@ impl HostBuffers {
             });
         }
         let config = model.config();
-        let (kind, source) = (&config.kinds[layer], config.kinds[layer].keys_of);
+        let (kind, source) = (&config.kinds[layer], config.kinds[layer].kv_source_layer);
         if let Some(at) = source.and_then(|of| self.shared.iter().position(|s| s.layer == of)) {
             let SharedRows { keys, values, .. } = self.shared.swap_remove(at);
             (self.keys, self.values) = (keys, values);

@@ -44,7 +44,7 @@ impl LayerKeeps {
         let keeps = config.kinds.iter().map(|kind| {
             let state = config.recurrent.filter(|_| kind.recurrent);
             match (state, kind.window) {
-                _ if kind.keys_of.is_some() => Self::Nothing,
+                _ if kind.kv_source_layer.is_some() => Self::Nothing,
                 (Some(shape), _) => Self::State(shape),
                 (None, Some(window)) => Self::Window(window),
                 (None, None) => Self::Compressed(compressed.next().unwrap_or_default()),
@@ -77,9 +77,9 @@ pub(crate) fn refuse_repeated_rounding(
 }
 
 /// # Errors
-/// [`EngineError::UnlikeLayers`] for models without [`Config::has_like_layers`].
+/// [`EngineError::UnlikeLayers`] for models without [`Config::has_uniform_layers`].
 pub(crate) fn refuse_unlike_layers(model: &Model, method: &'static str) -> Result<(), EngineError> {
-    match model.config().has_like_layers() {
+    match model.config().has_uniform_layers() {
         true => Ok(()),
         false => Err(EngineError::UnlikeLayers {
             method,

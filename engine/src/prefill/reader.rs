@@ -169,7 +169,10 @@ impl<'a> Reader<'a> {
         let task = self.begin_layer(layer);
         self.load_known(&task, stop)?;
         stop.check()?;
-        if self.input.model.config().kinds[layer].keys_of.is_some() {
+        if self.input.model.config().kinds[layer]
+            .kv_source_layer
+            .is_some()
+        {
             return self.read_sharing(&task, watch, stop);
         }
         let measuring = self.read_prefix(&task, watch, stop)?;
@@ -352,7 +355,7 @@ impl<'a> Reader<'a> {
         let next = section.min(rows.end + self.plans[0].chunk);
         let surviving = self.surviving.positions();
         let config = self.input.model.config();
-        let sharing = config.kinds[task.layer].keys_of.is_some();
+        let sharing = config.kinds[task.layer].kv_source_layer.is_some();
         let chunk = Chunk {
             layer: task.layer,
             first,
@@ -363,7 +366,7 @@ impl<'a> Reader<'a> {
             window: config.attention_window(task.layer),
             // Only the last row of the last layer's output is needed; the layers after the last one with keys of its own
             // see only this row.
-            needed: if config.is_last_with_keys(task.layer) && !self.input.every_row {
+            needed: if config.is_last_with_kv(task.layer) && !self.input.every_row {
                 usize::from(rows.end == task.n)
             } else {
                 count

@@ -73,7 +73,7 @@ impl Architecture {
     /// Names of the tensors that a layer of this architecture may have, such as `attn_q.weight`, with or without experts
     /// and attention. Any other tensor would be missing from the computation.
     pub(crate) fn layer_tensors(&self, experts: bool, recurrent: bool) -> Vec<&'static str> {
-        let dense = !experts || self.dense_beside;
+        let dense = !experts || self.dense_and_experts;
         let attention = !recurrent;
         let recurrent: &[&'static str] = match self.recurrence {
             Recurrence::Delta(_) if recurrent => &DELTA,
@@ -102,7 +102,7 @@ impl Architecture {
                 experts && self.router == Router::Sigmoid,
                 &["exp_probs_b.bias"],
             ),
-            (experts && self.dense_beside, &ROUTED_BESIDE_DENSE),
+            (experts && self.dense_and_experts, &ROUTED_BESIDE_DENSE),
             (
                 self.per_layer,
                 &["inp_gate.weight", "proj.weight", "post_norm.weight"],

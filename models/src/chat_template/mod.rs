@@ -137,7 +137,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// `Template` if it does not compile.
-    pub fn of_source(
+    pub fn from_source(
         source: &str,
         bos: Option<String>,
         eos: Option<String>,
@@ -168,7 +168,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`ModelError::Template`].
-    pub fn render_anything(&self, values: minijinja::Value) -> Result<String, ModelError> {
+    pub fn render_value(&self, values: minijinja::Value) -> Result<String, ModelError> {
         match &self.engine {
             Engine::Here(jinja) => jinja.render_value(values),
             Engine::Apart(_) => Err(ModelError::Template {

@@ -203,14 +203,14 @@ pub(super) fn refuse_all_sliding(
 
 /// `[layers]`: the earlier layer whose keys and values a layer attends to, if it has none of its own: the last one of
 /// the same kind that has.
-pub(super) fn keys_of(
+pub(super) fn kv_source_layer(
     keys: &Keys<'_>,
     architecture: &Architecture,
     windows: &[Option<usize>],
 ) -> Result<Vec<Option<usize>>, ModelError> {
     const SHARED: &str = "attention.shared_kv_layers";
     let layers = windows.len();
-    let shared = match architecture.shares_keys {
+    let shared = match architecture.shares_kv {
         true => keys.whole(SHARED)?.unwrap_or(0) as usize,
         false => 0,
     };
@@ -235,7 +235,7 @@ pub(super) fn keys_of(
 pub(super) struct Layers {
     pub(super) windows: Vec<Option<usize>>,
     pub(super) recurrent: Vec<bool>,
-    pub(super) keys_of: Vec<Option<usize>>,
+    pub(super) kv_source_layer: Vec<Option<usize>>,
     /// Widths of the feed-forward.
     pub(super) ffn: Vec<usize>,
     pub(super) experts: Vec<bool>,
@@ -252,13 +252,13 @@ pub(super) fn kinds(
             Some(_) => heads.window,
             None => heads.global,
         };
-        let keys_of = layers.keys_of[layer];
-        let none = layers.recurrent[layer] || keys_of.is_some();
+        let kv_source_layer = layers.kv_source_layer[layer];
+        let none = layers.recurrent[layer] || kv_source_layer.is_some();
         LayerKind {
             window: if none { Some(0) } else { window },
             rotation: rotation(layer, window),
             recurrent: layers.recurrent[layer],
-            keys_of,
+            kv_source_layer,
             kv_heads,
             head_dim,
             ffn: layers.ffn[layer],

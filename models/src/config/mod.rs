@@ -122,7 +122,7 @@ pub struct LayerKind {
     pub recurrent: bool,
     /// The earlier layer whose keys and values the layer attends to, if it has none of its own. Its window is then 0
     /// positions.
-    pub keys_of: Option<usize>,
+    pub kv_source_layer: Option<usize>,
     /// KV heads.
     pub kv_heads: usize,
     /// Elements per head.
@@ -205,21 +205,21 @@ impl Config {
     /// # Panics
     /// If there is no such layer.
     pub fn attention_window(&self, layer: usize) -> Option<usize> {
-        self.kinds[self.kinds[layer].keys_of.unwrap_or(layer)].window
+        self.kinds[self.kinds[layer].kv_source_layer.unwrap_or(layer)].window
     }
 
     /// Whether no layer after `layer` has keys of its own.
-    pub fn is_last_with_keys(&self, layer: usize) -> bool {
+    pub fn is_last_with_kv(&self, layer: usize) -> bool {
         self.kinds[layer + 1..]
             .iter()
-            .all(|kind| kind.keys_of.is_some())
+            .all(|kind| kind.kv_source_layer.is_some())
     }
 
     /// Number of layers that attend to the keys and values of an earlier one.
     pub fn sharing_layers(&self) -> usize {
         self.kinds
             .iter()
-            .filter(|kind| kind.keys_of.is_some())
+            .filter(|kind| kind.kv_source_layer.is_some())
             .count()
     }
 
@@ -229,7 +229,7 @@ impl Config {
         let mut shared = 0;
         let mut most = 0;
         for layer in 0..self.layers {
-            let own = match self.kinds[layer].keys_of {
+            let own = match self.kinds[layer].kv_source_layer {
                 Some(_) => 0,
                 None => self.kv_width_of(layer),
             };
@@ -243,13 +243,15 @@ impl Config {
 
     /// Whether a later layer attends to the keys and values of `layer`.
     pub fn is_shared(&self, layer: usize) -> bool {
-        self.kinds.iter().any(|kind| kind.keys_of == Some(layer))
+        self.kinds
+            .iter()
+            .any(|kind| kind.kv_source_layer == Some(layer))
     }
 
     /// Whether all layers have keys of their own, in heads of one shape, and none adds embeddings.
-    pub fn has_like_layers(&self) -> bool {
+    pub fn has_uniform_layers(&self) -> bool {
         let own = |kind: &LayerKind| {
-            kind.keys_of.is_none()
+            kind.kv_source_layer.is_none()
                 && (kind.kv_heads, kind.head_dim) == (self.kv_heads, self.head_dim)
         };
         self.kinds.iter().all(own) && self.per_layer.is_none()

@@ -43,14 +43,14 @@ impl Config {
         let dense_first = dense_first(&keys, architecture)?;
         let layers = Layers {
             recurrent,
-            keys_of: layers::keys_of(&keys, architecture, &windows)?,
+            kv_source_layer: layers::kv_source_layer(&keys, architecture, &windows)?,
             ffn: widths(&keys, architecture, experts, count, dense_first)?,
             experts: (0..count)
                 .map(|layer| experts.is_some() && layer >= dense_first)
                 .collect(),
             windows,
         };
-        let rotation = |layer: usize, window| match (architecture.unrotated_every, window) {
+        let rotation = |layer: usize, window| match (architecture.nope_every, window) {
             _ if unrotated => LayerRotation::None,
             (Some(every), _) if (layer + 1).is_multiple_of(every) => LayerRotation::None,
             (_, Some(_)) if window_rope.is_some() => LayerRotation::WindowRope,
@@ -215,7 +215,7 @@ fn widths(
     dense_first: usize,
 ) -> Result<Vec<usize>, ModelError> {
     const DENSE: &str = "feed_forward_length";
-    let counts = experts.filter(|_| !architecture.dense_beside);
+    let counts = experts.filter(|_| !architecture.dense_and_experts);
     let first = match counts {
         Some(_) => dense_first.min(layers),
         None if architecture.window_heads => return keys.counts(DENSE, layers),
@@ -368,7 +368,7 @@ fn refuse_unsupported_keys(keys: &Keys<'_>, architecture: &Architecture) -> Resu
     let plain = plain
         .iter()
         .chain(of(multipliers, architecture.multipliers))
-        .chain(of(shared_keys, architecture.shares_keys))
+        .chain(of(shared_keys, architecture.shares_kv))
         .chain(of(scaled_queries, architecture.scaled_queries));
     let caps = caps.map(|&(key, _)| (key, &[0.0][..]));
     for (key, plain) in plain.copied().chain(caps) {

@@ -212,7 +212,9 @@ impl<'a> Cursor<'a> {
     fn count(&mut self, of: &str, most: u64) -> Result<usize, ModelError> {
         let count = self.u64()?;
         if count > most {
-            return malformed(format!("it announces {count} {of}, more than {most}"));
+            return malformed(format!(
+                "the header declares {count} {of}; at most {most} are supported"
+            ));
         }
         Ok(count as usize)
     }
@@ -221,7 +223,7 @@ impl<'a> Cursor<'a> {
     fn text(&mut self, of: &str) -> Result<Range<usize>, ModelError> {
         let len = self.u64()?;
         if len > MAX_LENGTH {
-            return malformed(format!("{of} announces {len} bytes"));
+            return malformed(format!("{of} declares {len} bytes"));
         }
         let start = self.at;
         self.take(len as usize)?;

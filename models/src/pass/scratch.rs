@@ -3,7 +3,7 @@
 use kept_kernels::{QuantisedRows, RecurrentShape};
 
 use crate::Config;
-use crate::arithmetic::beside_width;
+use crate::arithmetic::moe_scratch_width;
 use crate::experts::ExpertScratch;
 use crate::feed_forward::{Dense, FeedForward};
 use crate::layer::Layer;
@@ -26,13 +26,13 @@ pub struct LayerScratch {
     pub(super) experts: Option<ExpertScratch>,
     /// `[3, rows, width]`: what the router sees, and the outputs of a dense feed-forward and of the experts beside it;
     /// otherwise empty.
-    pub(super) beside: Vec<f32>,
+    pub(super) moe_scratch: Vec<f32>,
     /// If layers add embeddings.
     pub(super) per_layer: Option<PerLayerScratch>,
     /// If the layer is recurrent.
     pub(super) recurrent: Option<RecurrentScratch>,
     /// `[block rows, 2 * q_width]`: queries and gates as projected; then the gated attention. Empty without gates.
-    pub(super) both: Vec<f32>,
+    pub(super) q_and_gates: Vec<f32>,
     /// `[rows, q_width]`: gates of the rows projected last. Empty without gates.
     pub(super) gates: Vec<f32>,
     /// How many rows were projected last.
@@ -55,10 +55,10 @@ impl LayerScratch {
             rounded: QuantisedRows::new(inputs),
             rounded_hidden: QuantisedRows::new(hidden),
             experts: (config.experts).map(|counts| ExpertScratch::new(config, counts, rows)),
-            beside: vec![0.0; rows * 3 * beside_width(config)],
+            moe_scratch: vec![0.0; rows * 3 * moe_scratch_width(config)],
             per_layer: (config.per_layer).map(|n| PerLayerScratch::new(config, n, rows)),
             recurrent: recurrent.map(|shape| RecurrentScratch::new(config, shape, rows)),
-            both: vec![0.0; rows * 2 * config.gate_width()],
+            q_and_gates: vec![0.0; rows * 2 * config.gate_width()],
             gates: vec![0.0; max_rows * config.gate_width()],
             projected: 0,
         }
@@ -151,7 +151,7 @@ impl Block {
 
     pub(super) fn bytes(&self, config: &Config) -> u64 {
         let widths = config.width + 2 * self.columns + 2 * config.gate_width();
-        let numbers = self.rows * (widths + 3 * beside_width(config));
+        let numbers = self.rows * (widths + 3 * moe_scratch_width(config));
         let rounded = self.rounded(config).map(QuantisedRows::bytes_for);
         let experts = config
             .experts

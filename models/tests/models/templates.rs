@@ -17,7 +17,7 @@ fn message(role: &str, content: &str) -> Message {
 }
 
 fn compile(source: &str) -> Result<ChatTemplate, ModelError> {
-    ChatTemplate::of_source(source, Some("<s>".to_owned()), Some("</s>".to_owned()))
+    ChatTemplate::from_source(source, Some("<s>".to_owned()), Some("</s>".to_owned()))
 }
 
 fn golden() -> PathBuf {
@@ -109,7 +109,7 @@ fn templates_render_as_in_hugging_face() {
     let mut wrong = Vec::new();
     for case in &golden_cases.cases {
         let source = std::fs::read_to_string(golden().join(format!("{}.jinja", case.template)));
-        let template = ChatTemplate::of_source(
+        let template = ChatTemplate::from_source(
             &source.expect("a template"),
             case.bos.clone(),
             case.eos.clone(),
@@ -136,7 +136,7 @@ fn templates_render_as_in_hugging_face() {
         ]);
         let switches = golden_cases.switches[case.switches].iter();
         values.extend(switches.map(|(name, value)| (name.clone(), value.0.clone())));
-        let found = template.render_anything(Value::from(values));
+        let found = template.render_value(Value::from(values));
         let right = match (&found, &case.text) {
             (Ok(found), Some(text)) => found == text,
             (Err(_), None) => true,

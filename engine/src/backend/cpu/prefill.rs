@@ -220,7 +220,9 @@ impl PrefillBackend for CpuPrefill<'_> {
             kv_heads,
             head_dim: dim,
         } = layer_heads(self.model, chunk.layer);
-        let shares = self.model.config().kinds[chunk.layer].keys_of.is_some();
+        let shares = self.model.config().kinds[chunk.layer]
+            .kv_source_layer
+            .is_some();
         let (first, count) = (chunk.first, chunk.count);
         let buffers = &mut self.buffers;
         let q = &mut buffers.q[..count * q_heads * dim];
