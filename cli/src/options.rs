@@ -22,7 +22,7 @@ pub fn for_error(error: &anyhow::Error) -> Option<String> {
         EngineError::GpuRows { .. } => fixed("--cache, --device cpu"),
         EngineError::CacheType { .. } => fixed("--cache, --method"),
         EngineError::EmptyQuestion => fixed("--question"),
-        EngineError::Draw(_) => fixed("--temperature 0"),
+        EngineError::SamplingFailed(_) => fixed("--temperature 0"),
         EngineError::BudgetBytes { .. }
         | EngineError::BudgetBelowWindows { .. }
         | EngineError::StreamBudget { .. } => fixed("--budget"),
@@ -36,7 +36,7 @@ fn for_method(error: &PolicyError) -> Option<String> {
             Some("--budget".to_owned())
         }
         PolicyError::BudgetTooSmall { needed, .. } => Some(format!("--budget {needed}")),
-        PolicyError::OutOfReach { least, .. } => Some(format!("--budget {least}")),
+        PolicyError::BudgetUnreachable { least, .. } => Some(format!("--budget {least}")),
         PolicyError::CapTooSmall { .. } => Some("--budget, --set decode_cap=N".to_owned()),
         _ => None,
     }

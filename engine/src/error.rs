@@ -274,7 +274,7 @@ pub enum EngineError {
     Stopped,
     /// The sampler failed on the model's output.
     #[error("the next token could not be sampled ({0}); try a temperature of 0")]
-    Draw(String),
+    SamplingFailed(String),
     /// A token id outside the vocabulary.
     #[error("token {token} is not in the model's vocabulary of {vocabulary} tokens; ids are 0 to {}", vocabulary - 1)]
     UnknownToken {

@@ -181,7 +181,7 @@ impl Sampler {
         draw().map_err(|error| {
             // candle appends a backtrace.
             let text = error.to_string();
-            EngineError::Draw(text.lines().next().unwrap_or_default().to_owned())
+            EngineError::SamplingFailed(text.lines().next().unwrap_or_default().to_owned())
         })
     }
 }

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_nothing_too_much_and_nonsense() {
+    fn rejects_zero_over_100_percent_and_invalid_budgets() {
         for zero in ["0", "0%", "0MiB"] {
             assert_eq!(
                 zero.parse::<Budget>(),

@@ -69,7 +69,7 @@ pub enum PolicyError {
     },
     /// Two settings that exclude each other.
     #[error("{}: {first} does not go with {second}; {why}", title(method))]
-    Together {
+    ConflictingSettings {
         /// The method.
         method: &'static str,
         /// One setting.
@@ -84,7 +84,7 @@ pub enum PolicyError {
         "{} with {setting} keeps at least {least} rows per head on average of this prompt of {tokens} tokens, but the budget is {rows}; raise the budget to {least}, or set {instead}",
         title(method)
     )]
-    OutOfReach {
+    BudgetUnreachable {
         /// The method.
         method: &'static str,
         /// The setting that limits the method.
@@ -100,7 +100,7 @@ pub enum PolicyError {
     },
     /// A text longer than the context length, for a method that needs the whole prompt before it evicts.
     #[error(
-        "{} looks at the whole prompt before it cuts, so it cannot read in streaming mode; the methods that can are {able}",
+        "{} needs the whole prompt before it evicts, so it does not support streaming mode; these methods do: {able}",
         title(method)
     )]
     NoStreaming {
@@ -138,7 +138,7 @@ impl PolicyError {
         if decode {
             return Ok(());
         }
-        Err(Self::Together {
+        Err(Self::ConflictingSettings {
             method,
             first: "decode=off".to_owned(),
             second: "streaming mode".to_owned(),

@@ -35,7 +35,7 @@ pub use error::PolicyError;
 pub use evict::{DecodeValueMerge, Evict, Evictions, StepObservation};
 pub use info::MethodInfo;
 pub use merge::{
-    ClassChange, ClassHead, ClassRows, ClassStep, ClassTable, Entry, MergedHead, Union,
+    ClassChange, ClassHead, ClassMerge, ClassRows, ClassStep, ClassTable, Entry, MergedHead,
 };
 pub use method::{Method, Retention, RowPlan, RowRequest, Score, Select, Selection, ValueMerge};
 pub use methods::ems_decode::global_local;

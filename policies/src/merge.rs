@@ -114,20 +114,20 @@ impl ClassStep<'_> {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ClassChange {
     /// The class whose row becomes free.
-    pub gone: Option<Row>,
+    pub removed_class: Option<Row>,
     /// The merge of that class; `None` evicts it with all of its entries.
-    pub into: Option<Union>,
+    pub merged_into: Option<ClassMerge>,
     /// Index of the entry that is then removed from the table.
-    pub dropped: Option<usize>,
+    pub removed_entry: Option<usize>,
 }
 
 /// A merge of two classes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Union {
+pub struct ClassMerge {
     /// The remaining class.
     pub row: Row,
     /// Weight of the remaining class.
     pub weight: f32,
     /// Weight of the removed class.
-    pub gone_weight: f32,
+    pub removed_weight: f32,
 }

@@ -171,8 +171,8 @@ impl RowPlan {
         self
     }
 
-    /// Observes and keeps the last queries: `w` of the question, or `usual` if not set, and the tail of the template
-    /// after it (`window.rs`). The first `sinks` tokens are kept too.
+    /// Observes and keeps the last queries: `w` of the question, or `default_w` if not set, and the tail of the
+    /// template after it (`window.rs`). The first `sinks` tokens are kept too.
     ///
     /// # Errors
     /// [`PolicyError::BudgetTooSmall`] if the budget does not hold the window, the sinks and one selected token.
@@ -180,10 +180,10 @@ impl RowPlan {
         self,
         method: &'static str,
         w: Option<usize>,
-        usual: usize,
+        default_w: usize,
         sinks: usize,
     ) -> Result<Self, PolicyError> {
-        let window = crate::window::observed_rows(w, usual, &self.prompt, self.budget, sinks);
+        let window = crate::window::observed_rows(w, default_w, &self.prompt, self.budget, sinks);
         let tail = self.prompt.tail;
         let why = || {
             let window = if tail > 0 && window > tail {

@@ -27,23 +27,24 @@ impl Default for &dyn Parallel {
     }
 }
 
-/// Amount of numbers below which one thread is faster than waking up the others.
-const FEW: usize = 1 << 15;
+/// Floats read by all items below which one thread is faster than waking up the others.
+const MIN_PARALLEL_READS: usize = 1 << 15;
 /// Tokens per part in [`par_chunks`]: a part of the output fits into the L1 cache.
 const PART: usize = 2048;
 
-/// Applies `of(head, item)` to every item and returns the results in order. Runs on all threads, or on the calling
-/// thread if all items together read few numbers; each item reads `numbers`.
+/// Applies `f(head, item)` to every item and returns the results in order. Runs on all threads, or on the calling
+/// thread if all items together read few floats. `reads_per_item`: floats that one item reads; decides whether to use
+/// threads.
 pub(crate) fn par_map<A: Send, B: Send>(
     threads: &dyn Parallel,
     items: impl IntoIterator<Item = A>,
-    numbers: usize,
-    of: impl Fn(usize, A) -> B + Sync,
+    reads_per_item: usize,
+    f: impl Fn(usize, A) -> B + Sync,
 ) -> Vec<B> {
     let items: Vec<A> = items.into_iter().collect();
-    if items.len().saturating_mul(numbers) < FEW {
+    if items.len().saturating_mul(reads_per_item) < MIN_PARALLEL_READS {
         let items = items.into_iter().enumerate();
-        return items.map(|(head, item)| of(head, item)).collect();
+        return items.map(|(head, item)| f(head, item)).collect();
     }
     let count = items.len();
     let items: Vec<_> = items
@@ -53,7 +54,7 @@ pub(crate) fn par_map<A: Send, B: Send>(
     let results: Vec<_> = (0..count).map(|_| Mutex::new(None)).collect();
     threads.for_each(count, &|head| {
         let item = lock(&items[head]).take();
-        *lock(&results[head]) = item.map(|item| of(head, item));
+        *lock(&results[head]) = item.map(|item| f(head, item));
     });
     let results = results.into_iter().map(|result| {
         let result = result
@@ -68,19 +69,17 @@ fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     of.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// `[n]` numbers, initialised to 0 and computed part by part: `of(first, part)` computes those from token `first` on,
+/// `[n]` numbers, initialised to 0 and computed part by part: `f(first, part)` computes those from token `first` on,
 /// each of which reads `rows` numbers.
 pub(crate) fn par_chunks(
     threads: &dyn Parallel,
     n: usize,
     rows: usize,
-    of: impl Fn(usize, &mut [f32]) + Sync,
+    f: impl Fn(usize, &mut [f32]) + Sync,
 ) -> Vec<f32> {
     let mut all = vec![0.0; n];
     let parts = all.chunks_mut(PART);
-    par_map(threads, parts, PART * rows, |part, out| {
-        of(part * PART, out)
-    });
+    par_map(threads, parts, PART * rows, |part, out| f(part * PART, out));
     all
 }
 
@@ -104,7 +103,13 @@ mod tests {
 
     #[test]
     fn results_are_in_the_order_of_the_items() {
-        for (items, numbers) in [(0, 1), (1, FEW), (9, 1), (9, FEW), (100, 1000)] {
+        for (items, numbers) in [
+            (0, 1),
+            (1, MIN_PARALLEL_READS),
+            (9, 1),
+            (9, MIN_PARALLEL_READS),
+            (100, 1000),
+        ] {
             let texts = (0..items).map(|item| item.to_string());
             let made = par_map(&Threads, texts, numbers, |head, text| {
                 format!("{head} {text}")
@@ -117,7 +122,9 @@ mod tests {
     #[test]
     fn few_numbers_stay_on_the_calling_thread() {
         let me = std::thread::current().id();
-        let used = par_map(&Threads, 0..7, FEW / 8, |_, _| std::thread::current().id());
+        let used = par_map(&Threads, 0..7, MIN_PARALLEL_READS / 8, |_, _| {
+            std::thread::current().id()
+        });
         assert!(used.iter().all(|thread| *thread == me));
     }
 

@@ -46,12 +46,12 @@ impl<S: Score> Select for TopTokens<S> {
             return Retention::Everything.into();
         }
         let scores = self.0.score(plan, observation);
-        keep_best_of_each(scores, observation, plan.protected, |_| rows).into()
+        keep_top_k_per_head(scores, observation, plan.protected, |_| rows).into()
     }
 }
 
 /// Keeps the `rows(head)` top tokens of every head, by its `scores [n - recent]`.
-pub(crate) fn keep_best_of_each(
+pub(crate) fn keep_top_k_per_head(
     scores: Vec<Vec<f32>>,
     observation: &Observation<'_>,
     protected: Protected,
@@ -59,13 +59,13 @@ pub(crate) fn keep_best_of_each(
 ) -> Retention {
     let n = observation.tokens;
     Retention::Keep(par_map(observation.threads, scores, n, |head, scores| {
-        keep_best(scores, n, protected, rows(head))
+        keep_top_k(scores, n, protected, rows(head))
     }))
 }
 
 /// The positions, ascending, that one head keeps of a prompt of `n` tokens: the protected tokens and the highest of
 /// `scores [n - recent]`, `rows` in total.
-pub(crate) fn keep_best(
+pub(crate) fn keep_top_k(
     mut scores: Vec<f32>,
     n: usize,
     protected: Protected,
@@ -87,7 +87,7 @@ impl RowPlan {
     ///
     /// # Errors
     /// [`PolicyError::BudgetTooSmall`] if the budget does not hold these tokens and one selected token.
-    pub(crate) fn around_document(
+    pub(crate) fn protect_around_document(
         self,
         method: &'static str,
         sinks: usize,
@@ -119,11 +119,11 @@ impl RowPlan {
 }
 
 /// The scores of the competing tokens: the cached ones if there are any, else `compute(head, scores)` on each head's
-/// `scores [n - recent]`, initialised to 0. Heads run in parallel; each reads `numbers`.
-pub(crate) fn cached_or(
+/// `scores [n - recent]`, initialised to 0. Heads run in parallel; each reads `reads_per_item` floats.
+pub(crate) fn cached_or_compute(
     plan: &RowPlan,
     observation: &Observation<'_>,
-    numbers: usize,
+    reads_per_item: usize,
     compute: impl Fn(usize, &mut [f32]) + Sync,
 ) -> Vec<Vec<f32>> {
     let end = plan.protected.between(observation.tokens).end;
@@ -134,7 +134,7 @@ pub(crate) fn cached_or(
     par_map(
         observation.threads,
         0..observation.kv_heads,
-        numbers,
+        reads_per_item,
         |head, _| {
             let mut scores = vec![0.0; end];
             compute(head, &mut scores);

@@ -11,7 +11,7 @@ use crate::PromptShape;
 pub(crate) const W: &str = "32, 16 below a budget of 256 rows, 8 below 128";
 
 /// The default w: a window of 32 must not fill a small budget (PyramidKV, table 6).
-pub(crate) fn usual_window(budget: usize) -> usize {
+pub(crate) fn default_window(budget: usize) -> usize {
     match budget {
         256.. => 32,
         128.. => 16,
@@ -19,21 +19,21 @@ pub(crate) fn usual_window(budget: usize) -> usize {
     }
 }
 
-/// Number of rows observed and kept at the prompt's end: the tail plus `w`, or plus `usual` if `w` is not set. The
-/// `usual` window is reduced if budget, tail and `sinks` leave fewer rows.
+/// Number of rows observed and kept at the prompt's end: the tail plus `w`, or plus `default_w` if `w` is not set. The
+/// `default_w` window is reduced if budget, tail and `sinks` leave fewer rows.
 pub(crate) fn observed_rows(
     w: Option<usize>,
-    usual: usize,
+    default_w: usize,
     prompt: &PromptShape,
     budget: usize,
     sinks: usize,
 ) -> usize {
     let left = budget.saturating_sub(prompt.tail + sinks.saturating_add(1));
-    let usual = match prompt.tail {
-        0 => usual,
-        _ => usual.min(left.max(1)),
+    let default_w = match prompt.tail {
+        0 => default_w,
+        _ => default_w.min(left.max(1)),
     };
-    w.unwrap_or(usual).saturating_add(prompt.tail)
+    w.unwrap_or(default_w).saturating_add(prompt.tail)
 }
 
 #[cfg(test)]

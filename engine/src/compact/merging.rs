@@ -272,11 +272,11 @@ impl CompactLayer {
         }
         for (head, change) in changes.iter().enumerate() {
             self.apply(head, change, lost);
-            if let (Some(gone), Some(union)) = (change.gone, change.into) {
+            if let (Some(gone), Some(merge)) = (change.removed_class, change.merged_into) {
                 changed(Changed::Row(head, gone));
-                changed(Changed::Row(head, union.row));
+                changed(Changed::Row(head, merge.row));
             }
-            if change.gone.is_some() || change.dropped.is_some() {
+            if change.removed_class.is_some() || change.removed_entry.is_some() {
                 changed(Changed::Table);
             }
         }
@@ -286,26 +286,26 @@ impl CompactLayer {
     }
 
     fn apply(&mut self, head: usize, change: &ClassChange, lost: &mut dyn FnMut(Pos)) {
-        if let (Some(gone), Some(union)) = (change.gone, change.into) {
+        if let (Some(gone), Some(merge)) = (change.removed_class, change.merged_into) {
             self.make_direction(head, gone);
-            self.make_direction(head, union.row);
-            let total = union.weight + union.gone_weight;
-            let (stays, goes) = (union.weight / total, union.gone_weight / total);
-            let (from, to) = (gone.0 as usize, union.row.0 as usize);
+            self.make_direction(head, merge.row);
+            let total = merge.weight + merge.removed_weight;
+            let (stays, goes) = (merge.weight / total, merge.removed_weight / total);
+            let (from, to) = (gone.0 as usize, merge.row.0 as usize);
             self.keys.mix_row(head, from, to, stays, goes);
             self.values.mix_row(head, from, to, stays, goes);
         }
         let Some(table) = &mut self.classes else {
             return;
         };
-        if let Some(gone) = change.gone {
+        if let Some(gone) = change.removed_class {
             table.shared = true;
-            match change.into {
-                Some(union) => {
+            match change.merged_into {
+                Some(merge) => {
                     let classes = &mut table.classes[head * table.capacity..];
                     for class in &mut classes[..table.entries[head]] {
                         if *class == gone.0 {
-                            *class = union.row.0;
+                            *class = merge.row.0;
                         }
                     }
                 }
@@ -319,7 +319,7 @@ impl CompactLayer {
             self.free_row(head, gone);
         }
         if let Some(table) = &mut self.classes
-            && let Some(dropped) = change.dropped
+            && let Some(dropped) = change.removed_entry
         {
             table.shared = true;
             lost(table.positions_of(head)[dropped]);

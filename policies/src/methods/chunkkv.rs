@@ -3,7 +3,7 @@ use crate::info::read;
 use crate::options::{FROM_1, MOST, PAPER_HAS_0, Range, options};
 use crate::parallel::{par_chunks, par_map};
 use crate::score::reduce;
-use crate::window::{W, usual_window};
+use crate::window::{W, default_window};
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{
     GroupReduce, Method, MethodInfo, Observation, PolicyError, Pos, Retention, RowPlan, RowRequest,
@@ -56,7 +56,7 @@ impl Method for ChunkKv {
         let budget = request.budget;
         let uniform = RowPlan::uniform(request);
         let (window, sinks) = (
-            usual_window(budget),
+            default_window(budget),
             if self.literal { 0 } else { self.sinks },
         );
         let mut plan = uniform.with_window(INFO.name, self.w, window, sinks)?;

@@ -25,7 +25,7 @@ use super::ems_decode::{Capacity, Head, Rules, global_local};
 use crate::info::read;
 use crate::options::{FROM_0, FROM_1, ODD, PAPER_HAS_0, Range, options};
 use crate::parallel::par_map;
-use crate::window::{W, observed_rows, usual_window};
+use crate::window::{W, default_window, observed_rows};
 use crate::{
     ClassHead, ClassTable, Entry, Evict, GroupReduce, MergedHead, Method, MethodInfo, Observation,
     PolicyError, Pooling, Pos, Positions, PromptShape, Retention, RowPlan, RowRequest, Select,
@@ -94,8 +94,8 @@ impl Method for Ems {
         let RowRequest { model, prompt, .. } = request;
         let budget = request.budget;
         // A small budget is refused also if the whole prompt fits: merging continues during decode.
-        let usual = usual_window(budget);
-        let window = observed_rows(self.w, usual, prompt, budget, self.sinks);
+        let default_w = default_window(budget);
+        let window = observed_rows(self.w, default_w, prompt, budget, self.sinks);
         let needed = window.saturating_add(self.sinks).saturating_add(1);
         let longer = PromptShape {
             tokens: prompt.tokens.max(needed),
@@ -105,7 +105,7 @@ impl Method for Ems {
             prompt: longer,
             ..*request
         });
-        let plan = plan.with_window(INFO.name, self.w, usual, self.sinks)?;
+        let plan = plan.with_window(INFO.name, self.w, default_w, self.sinks)?;
         let mut plan = plan.evicting(true, budget).measuring(|needs| {
             needs.column_sums = true;
             needs.rows = true;

@@ -18,7 +18,7 @@
 //! ```
 
 use crate::snapshot::{self, Snapshot};
-use crate::{ClassChange, ClassHead, ClassStep, MergedHead, Pos, Row, Union};
+use crate::{ClassChange, ClassHead, ClassMerge, ClassStep, MergedHead, Pos, Row};
 
 /// Limits and thresholds, shared by all heads.
 #[derive(Debug, Clone, Copy, Default)]
@@ -68,7 +68,7 @@ pub(crate) struct Head {
     /// `[entries]` scratch buffer: scores.
     scores: Vec<f32>,
     /// `[rows]` scratch buffer: importance of each class; `None` for a local class or a row without a class.
-    importance: Vec<Option<Standing>>,
+    importance: Vec<Option<ClassImportance>>,
     /// `[rows]` scratch buffer: centres with their ranks.
     order: Vec<Ranked>,
     /// `[rows]` scratch buffer: centres that accept members.
@@ -79,7 +79,7 @@ pub(crate) struct Head {
 
 /// The importance of a class.
 #[derive(Debug, Clone, Copy)]
-struct Standing {
+struct ClassImportance {
     sink: bool,
     score: f32,
     members: u32,
@@ -94,18 +94,18 @@ struct Ranked {
 }
 
 impl Ranked {
-    fn new(standing: &Standing, class: u32, centre: Pos) -> Self {
+    fn new(importance: &ClassImportance, class: u32, centre: Pos) -> Self {
         // The bit patterns of non-negative floats have the same order as their values.
-        let score = u64::from(i32::MAX as u32 - standing.score.abs().to_bits());
+        let score = u64::from(i32::MAX as u32 - importance.score.abs().to_bits());
         Self {
-            rank: u64::from(!standing.sink) << 63 | score << 32 | u64::from(centre.0),
+            rank: u64::from(!importance.sink) << 63 | score << 32 | u64::from(centre.0),
             class,
         }
     }
 }
 
 /// Upper bound of a cosine, including rounding errors.
-const MOST_ALIKE: f32 = 1.001;
+const MAX_COSINE: f32 = 1.001;
 
 impl ClassHead for Head {
     fn step(&mut self, step: &ClassStep<'_>) -> ClassChange {
@@ -131,9 +131,9 @@ impl ClassHead for Head {
         self.rank(step, old);
         if self.order.len() > rules.centres {
             let gone = self.worst();
-            change.gone = Some(Row(gone));
-            change.into = self.destination(step, gone);
-            if change.into.is_none() {
+            change.removed_class = Some(Row(gone));
+            change.merged_into = self.destination(step, gone);
+            if change.merged_into.is_none() {
                 self.retain(|entry| step.classes[entry] != gone);
             }
         }
@@ -147,7 +147,7 @@ impl ClassHead for Head {
                     dropped = Some(entry);
                 }
             }
-            change.dropped = dropped;
+            change.removed_entry = dropped;
             if let Some(entry) = dropped {
                 for list in [&mut self.glo, &mut self.past, &mut self.cur] {
                     list.remove(entry);
@@ -170,8 +170,10 @@ impl Head {
     pub(crate) const NUMBERS: usize = 5;
 
     /// Bytes of scratch buffers per row.
-    pub(crate) const ROW_BYTES: usize =
-        size_of::<Option<Standing>>() + size_of::<Ranked>() + size_of::<u32>() + size_of::<f32>();
+    pub(crate) const ROW_BYTES: usize = size_of::<Option<ClassImportance>>()
+        + size_of::<Ranked>()
+        + size_of::<u32>()
+        + size_of::<f32>();
 
     /// A head after prefill. `glo` and `loc` are `[n]`.
     pub(crate) fn after_prefill(
@@ -224,13 +226,13 @@ impl Head {
             let class = step.classes[entry];
             let sink = (step.positions[entry].0 as usize) < self.rules.sinks;
             match &mut self.importance[class as usize] {
-                Some(standing) => {
-                    standing.sink |= sink;
-                    standing.score = standing.score.max(self.scores[entry]);
-                    standing.members += 1;
+                Some(importance) => {
+                    importance.sink |= sink;
+                    importance.score = importance.score.max(self.scores[entry]);
+                    importance.members += 1;
                 }
                 none => {
-                    *none = Some(Standing {
+                    *none = Some(ClassImportance {
                         sink,
                         score: self.scores[entry].max(0.0),
                         members: 1,
@@ -241,8 +243,8 @@ impl Head {
         }
         for ranked in &mut self.order {
             let class = ranked.class as usize;
-            if let Some(standing) = &self.importance[class] {
-                *ranked = Ranked::new(standing, ranked.class, step.centres[class]);
+            if let Some(importance) = &self.importance[class] {
+                *ranked = Ranked::new(importance, ranked.class, step.centres[class]);
             }
         }
     }
@@ -256,7 +258,7 @@ impl Head {
     }
 
     /// The class into which `gone`, the last of `order`, is merged; `None` if no class reaches `tau`.
-    fn destination(&mut self, step: &ClassStep<'_>, gone: u32) -> Option<Union> {
+    fn destination(&mut self, step: &ClassStep<'_>, gone: u32) -> Option<ClassMerge> {
         let rules = self.rules;
         let last = self.order.len() - 1;
         let sinks = self.order.iter().filter(|c| self.is_sink(c.class)).count();
@@ -275,7 +277,7 @@ impl Head {
         for (&class, keys) in self.open.iter().zip(&self.alike) {
             let wanted = best.map_or(rules.tau, |(alike, ..)| alike);
             // Most classes are rejected by their key alone: even equal values could not raise R enough.
-            if keys.abs() * MOST_ALIKE < wanted {
+            if keys.abs() * MAX_COSINE < wanted {
                 continue;
             }
             let mut values = [0.0];
@@ -291,10 +293,10 @@ impl Head {
             }
         }
         let (_, _, into) = best?;
-        Some(Union {
+        Some(ClassMerge {
             row: Row(into),
             weight: self.weight(step, into),
-            gone_weight: self.weight(step, gone),
+            removed_weight: self.weight(step, gone),
         })
     }
 
@@ -314,8 +316,8 @@ impl Head {
     /// Number of members, after `change`, of the class that contains the entries of `class`.
     fn members_after(&self, class: u32, change: &ClassChange) -> u32 {
         let members = |c: u32| self.importance[c as usize].map_or(0, |s| s.members);
-        match (change.gone, change.into) {
-            (Some(Row(gone)), Some(Union { row: Row(into), .. }))
+        match (change.removed_class, change.merged_into) {
+            (Some(Row(gone)), Some(ClassMerge { row: Row(into), .. }))
                 if class == gone || class == into =>
             {
                 members(gone) + members(into)

@@ -19,7 +19,7 @@
 
 use crate::info::read;
 use crate::options::{FROM_0, Range, YES_NO, options};
-use crate::top_tokens::{Ranking, cached_or};
+use crate::top_tokens::{Ranking, cached_or_compute};
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{
     BilinearForm, ExpectedQueries, ExpectedQueriesRequest, MethodInfo, Observation, PolicyError,
@@ -63,7 +63,7 @@ impl Ranking for ExpectedAttention {
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
         let RowRequest { prompt, .. } = request;
         let uniform = RowPlan::uniform(request);
-        let plan = uniform.around_document(INFO.name, self.sinks, 0)?;
+        let plan = uniform.protect_around_document(INFO.name, self.sinks, 0)?;
         let Self {
             sinks,
             future,
@@ -92,7 +92,7 @@ impl Score for ExpectedAttention {
         let group = observation.group;
         let q_heads = observation.kv_heads * group;
         // Heads run in sequence (they read 0 numbers): each product is itself parallel and uses all threads.
-        cached_or(plan, observation, 0, |head, scores| {
+        cached_or_compute(plan, observation, 0, |head, scores| {
             let rows = observation
                 .rows
                 .expect("Expected Attention requested the rows");

@@ -15,7 +15,7 @@ use crate::info::read;
 use crate::options::{FROM_1, ON_OFF, PAPER_HAS_0, YES_NO, options};
 use crate::parallel::par_map;
 use crate::slots::{SlotNumbers, lowest};
-use crate::top_tokens::keep_best;
+use crate::top_tokens::keep_top_k;
 use crate::{
     Evict, Evictions, GroupReduce, Method, MethodInfo, Observation, PolicyError, Pos, Retention,
     Row, RowPlan, RowRequest, Score, Select, Selection, Snapshot, StepObservation, group_reduce,
@@ -143,7 +143,7 @@ impl Select for State {
                 (0..n as u32).map(Pos).collect()
             } else {
                 let scores = self.options.rated(plan, sums.clone());
-                keep_best(scores, n, plan.protected, rows)
+                keep_top_k(scores, n, plan.protected, rows)
             }
         });
         self.scores.set(observation.layer, &kept, |head, position| {

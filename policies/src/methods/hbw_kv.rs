@@ -3,7 +3,7 @@ use crate::info::read;
 use crate::options::{FROM_1, PAPER_HAS_0, Range, options, words};
 use crate::parallel::par_map;
 use crate::top_k::TopK;
-use crate::window::{W, usual_window};
+use crate::window::{W, default_window};
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{
     GroupReduce, Method, MethodInfo, Observation, Parameters, PolicyError, Pos, Retention, RowPlan,
@@ -143,7 +143,7 @@ impl Method for HbwKv {
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
         let &RowRequest { budget, .. } = request;
         let uniform = RowPlan::uniform(request);
-        let window = usual_window(budget);
+        let window = default_window(budget);
         let mut plan = uniform.with_window(INFO.name, self.w, window, self.sinks)?;
         let windows = plan
             .needs

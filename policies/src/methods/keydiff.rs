@@ -1,6 +1,6 @@
 use crate::info::read;
 use crate::options::{PAPER_HAS_0, options};
-use crate::top_tokens::{Ranking, cached_or};
+use crate::top_tokens::{Ranking, cached_or_compute};
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{MethodInfo, Observation, PolicyError, RowPlan, RowRequest, Score};
 
@@ -33,7 +33,7 @@ impl Ranking for KeyDiff {
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
         let uniform = RowPlan::uniform(request);
-        let plan = uniform.around_document(INFO.name, self.sinks, self.recent)?;
+        let plan = uniform.protect_around_document(INFO.name, self.sinks, self.recent)?;
         let score_cache = plan.score_cache(INFO.name, format_args!(""));
         Ok(plan.measuring(|needs| {
             needs.rows = true;
@@ -46,8 +46,8 @@ impl Score for KeyDiff {
     fn score(&self, plan: &RowPlan, observation: &Observation<'_>) -> Vec<Vec<f32>> {
         // The mean includes the protected tokens, but not those of the question.
         let document = observation.tokens - plan.prompt.after;
-        let numbers = observation.tokens * plan.model.head_dim;
-        cached_or(plan, observation, numbers, |head, scores| {
+        let reads_per_item = observation.tokens * plan.model.head_dim;
+        cached_or_compute(plan, observation, reads_per_item, |head, scores| {
             let rows = observation.rows.expect("KeyDiff requested the rows");
             rows.cosine_to_mean(head, document, scores);
             scores.iter_mut().for_each(|score| *score = -*score);

@@ -11,7 +11,7 @@
 
 use crate::info::read;
 use crate::options::{PAPER_HAS_0, options};
-use crate::top_tokens::{Ranking, cached_or};
+use crate::top_tokens::{Ranking, cached_or_compute};
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{MethodInfo, Observation, PolicyError, RowPlan, RowRequest, Score};
 
@@ -42,7 +42,7 @@ impl Ranking for KNorm {
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
         let uniform = RowPlan::uniform(request);
-        let plan = uniform.around_document(INFO.name, self.sinks, 0)?;
+        let plan = uniform.protect_around_document(INFO.name, self.sinks, 0)?;
         let score_cache = plan.score_cache(INFO.name, format_args!(""));
         Ok(plan.measuring(|needs| {
             needs.rows = true;
@@ -54,7 +54,7 @@ impl Ranking for KNorm {
 impl Score for KNorm {
     fn score(&self, plan: &RowPlan, observation: &Observation<'_>) -> Vec<Vec<f32>> {
         // Heads run in sequence (they read 0 numbers): the norms of a head are computed in parallel.
-        cached_or(plan, observation, 0, |head, scores| {
+        cached_or_compute(plan, observation, 0, |head, scores| {
             let rows = observation.rows.expect("KNorm requested the rows");
             rows.key_norms(head, 0..scores.len(), scores);
             scores.iter_mut().for_each(|score| *score = -*score);

@@ -28,7 +28,7 @@ use crate::info::read;
 use crate::options::{FROM_0, FROM_1, Range, options, words};
 use crate::parallel::par_map;
 use crate::top_k::TopK;
-use crate::top_tokens::keep_best_of_each;
+use crate::top_tokens::keep_top_k_per_head;
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{
     Method, MethodInfo, Observation, PolicyError, Reconstruction, Retention, RowPlan, RowRequest,
@@ -227,6 +227,6 @@ impl Select for State {
         if observation.layer + 1 == self.shares.len() {
             self.collected_scores = Vec::new();
         }
-        keep_best_of_each(scores, observation, protected, |head| ends + shares[head]).into()
+        keep_top_k_per_head(scores, observation, protected, |head| ends + shares[head]).into()
     }
 }

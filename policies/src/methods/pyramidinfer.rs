@@ -79,7 +79,7 @@ fn build(values: &[(String, String)]) -> Result<Arc<dyn Method>, PolicyError> {
         return Err(p.not_allowed("ratio", ratio));
     }
     if let Some(given) = p.given(other) {
-        return Err(PolicyError::Together {
+        return Err(PolicyError::ConflictingSettings {
             method: INFO.name,
             first: format!("{other}={given}"),
             second: format!("variant={variant}"),
@@ -118,10 +118,10 @@ impl Method for PyramidInfer {
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
         let RowRequest { model, prompt, .. } = request;
         let budget = request.budget;
-        let (sinks, usual) = (self.sinks, (budget / 5).max(1));
-        let recent = observed_rows(self.recent, usual, prompt, budget, sinks);
+        let (sinks, default_w) = (self.sinks, (budget / 5).max(1));
+        let recent = observed_rows(self.recent, default_w, prompt, budget, sinks);
         let plan = RowPlan::uniform(request);
-        let mut plan = plan.with_window(INFO.name, self.recent, usual, sinks)?;
+        let mut plan = plan.with_window(INFO.name, self.recent, default_w, sinks)?;
         plan = plan.measuring(|needs| {
             needs.observation_window = None;
             needs.weighted_window = Some(WeightedWindow {

@@ -46,7 +46,7 @@ impl Ranking for Random {
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
         let uniform = RowPlan::uniform(request);
-        uniform.around_document(INFO.name, self.sinks, self.recent)
+        uniform.protect_around_document(INFO.name, self.sinks, self.recent)
     }
 }
 

@@ -3,7 +3,7 @@ use crate::options::{FROM_1, ODD, PAPER_HAS_0, Range, options};
 use crate::parallel::par_map;
 use crate::score::reduce_and_pool;
 use crate::top_tokens::Ranking;
-use crate::window::{W, usual_window};
+use crate::window::{W, default_window};
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{
     GroupReduce, MethodInfo, Observation, PolicyError, Pooling, RowPlan, RowRequest, Score,
@@ -45,7 +45,7 @@ impl Ranking for SnapKv {
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
         let &RowRequest { budget, .. } = request;
         let plan = RowPlan::uniform(request);
-        plan.with_window(INFO.name, self.w, usual_window(budget), self.sinks)
+        plan.with_window(INFO.name, self.w, default_window(budget), self.sinks)
     }
 }
 

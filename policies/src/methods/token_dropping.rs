@@ -149,7 +149,7 @@ impl TokenDropping {
     /// The ratio for `budget` rows per head and layer.
     ///
     /// # Errors
-    /// [`PolicyError::OutOfReach`] if no ratio, or not the one that is set, keeps so few rows.
+    /// [`PolicyError::BudgetUnreachable`] if no ratio, or not the one that is set, keeps so few rows.
     fn ratio_for(
         &self,
         prompt: &PromptShape,
@@ -157,28 +157,29 @@ impl TokenDropping {
         budget: usize,
     ) -> Result<f64, PolicyError> {
         let most = budget.min(prompt.tokens).saturating_mul(layers);
-        let out_of_reach = |setting: String, least: usize, instead| PolicyError::OutOfReach {
-            method: INFO.name,
-            setting,
-            rows: budget,
-            least: least.div_ceil(layers),
-            tokens: prompt.tokens,
-            instead,
-        };
+        let unreachable_budget =
+            |setting: String, least: usize, instead| PolicyError::BudgetUnreachable {
+                method: INFO.name,
+                setting,
+                rows: budget,
+                least: least.div_ceil(layers),
+                tokens: prompt.tokens,
+                instead,
+            };
         let Some(ratio) = self.0.ratio else {
             let published = self.total(prompt, layers, PUBLISHED_RATIO);
             if budget == published.div_ceil(layers) {
                 return Ok(PUBLISHED_RATIO);
             }
             return self.solve(prompt, layers, most).map_err(|least| {
-                out_of_reach("variant=faithful".to_owned(), least, "variant=budgeted")
+                unreachable_budget("variant=faithful".to_owned(), least, "variant=budgeted")
             });
         };
         let total = self.total(prompt, layers, ratio);
         if total > most {
             let setting = format!("variant=faithful and ratio={ratio}");
             let instead = "no ratio: it follows the budget";
-            return Err(out_of_reach(setting, total, instead));
+            return Err(unreachable_budget(setting, total, instead));
         }
         Ok(ratio)
     }

@@ -10,7 +10,7 @@ use crate::info::read;
 use crate::options::{MOST, ON_OFF, PAPER_HAS_0, Range, options};
 use crate::score::sum_of_rows;
 use crate::slots::lowest;
-use crate::top_tokens::keep_best;
+use crate::top_tokens::keep_top_k;
 use crate::{
     Evict, Evictions, Method, MethodInfo, Observation, ObservationWindow, PolicyError, Retention,
     Row, RowPlan, RowRequest, Score, Select, Selection, Softmax, StepObservation,
@@ -136,7 +136,7 @@ impl Select for State {
         if n <= rows {
             return Retention::Everything.into();
         }
-        let kept = keep_best(layer_scores(observation), n, plan.protected, rows);
+        let kept = keep_top_k(layer_scores(observation), n, plan.protected, rows);
         Retention::Keep(vec![kept; observation.kv_heads]).into()
     }
 

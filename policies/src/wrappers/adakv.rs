@@ -22,7 +22,7 @@ use super::{Base, own_and_base};
 use crate::options::{Range, options, words};
 use crate::parallel::par_map;
 use crate::top_k::TopK;
-use crate::top_tokens::keep_best_of_each;
+use crate::top_tokens::keep_top_k_per_head;
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{
     Method, MethodInfo, Observation, Parallel, PolicyError, Retention, RowPlan, RowRequest, Score,
@@ -200,7 +200,7 @@ impl Select for AdaKv {
         let competing: Vec<&[f32]> = scores.iter().map(|head| &head[between.clone()]).collect();
         let per_head = rows.saturating_sub(ends);
         let split = (self.safeguard).split(observation.threads, &competing, per_head, self.floor);
-        keep_best_of_each(scores, observation, plan.protected, |head| {
+        keep_top_k_per_head(scores, observation, plan.protected, |head| {
             ends + split[head]
         })
         .into()

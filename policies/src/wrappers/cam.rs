@@ -23,7 +23,7 @@ use crate::methods::random::{GOLDEN_RATIO, uniform};
 use crate::options::{FROM_1, Range, SEED, options};
 use crate::parallel::par_map;
 use crate::slots::SlotNumbers;
-use crate::window::usual_window;
+use crate::window::default_window;
 use crate::{
     DecodeValueMerge, Evict, Evictions, GroupReduce, Method, MethodInfo, Observation,
     ObservationWindow, PolicyError, Pos, Retention, Row, RowPlan, RowRequest, Score, Select,
@@ -134,7 +134,7 @@ impl Method for Cam {
         let RowRequest { model, .. } = request;
         let mut plan = self.base.plan(request)?;
         if plan.layer_input_tokens.is_some() {
-            return Err(PolicyError::Together {
+            return Err(PolicyError::ConflictingSettings {
                 method: INFO.name,
                 first: format!("base={}", self.base.name()),
                 second: "variant=faithful".to_owned(),
@@ -177,11 +177,11 @@ impl Method for Cam {
     }
 }
 
-/// Queries that are observed: those of the base's window, or of the usual one.
+/// Queries that are observed: those of the base's window, or of the default one.
 fn observed_queries(plan: &RowPlan) -> usize {
     let window = plan.needs.iter().find_map(|needs| needs.observation_window);
-    let usual = usual_window(plan.budget) + plan.prompt.tail;
-    window.map_or(usual, |window| window.rows)
+    let default_rows = default_window(plan.budget) + plan.prompt.tail;
+    window.map_or(default_rows, |window| window.rows)
 }
 
 /// The state of one prompt or answer, with that of the base.

@@ -1,7 +1,7 @@
 //! Class tables: what merged tokens share, and what merging frees.
 
 use super::*;
-use kept_policies::{Entry, MergedHead, Positions, Union};
+use kept_policies::{ClassMerge, Entry, MergedHead, Positions};
 
 fn layer() -> CompactLayer {
     let mut keys = RowStore::uniform(1, 4, 2);
@@ -61,17 +61,17 @@ fn class_members_share_a_direction_and_keep_their_length() {
 #[test]
 fn a_merged_class_frees_its_row_for_the_next_token() {
     let (mut layer, mut lost) = (layer(), Vec::new());
-    let union = Union {
+    let merge = ClassMerge {
         row: Row(1),
         weight: 1.0,
-        gone_weight: 3.0,
+        removed_weight: 3.0,
     };
     layer.apply(
         0,
         &ClassChange {
-            gone: Some(Row(2)),
-            into: Some(union),
-            dropped: Some(1),
+            removed_class: Some(Row(2)),
+            merged_into: Some(merge),
+            removed_entry: Some(1),
         },
         &mut |position| lost.push(position),
     );
@@ -90,7 +90,7 @@ fn a_merged_class_frees_its_row_for_the_next_token() {
     layer.apply(
         0,
         &ClassChange {
-            gone: Some(Row(1)),
+            removed_class: Some(Row(1)),
             ..ClassChange::default()
         },
         &mut |position| lost.push(position),
