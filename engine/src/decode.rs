@@ -77,7 +77,7 @@ impl<'a> Decoder<'a> {
 
     /// Records what the method evicts from now on of the document at these positions.
     pub fn record_evictions(&mut self, document: Range<usize>) {
-        if self.evicts() && document.len() <= EvictionLog::MOST {
+        if self.evicts() && document.len() <= EvictionLog::MAX_ENTRIES {
             self.record = Some(EvictionRecorder::new(document));
         }
     }

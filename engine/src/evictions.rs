@@ -35,7 +35,7 @@ pub struct Evicted {
 
 impl EvictionLog {
     /// The most entries, and the most tokens of a document that has a log.
-    pub(crate) const MOST: usize = 1 << 18;
+    pub(crate) const MAX_ENTRIES: usize = 1 << 18;
 
     /// Tokens of the answer that were decoded.
     pub fn tokens(&self) -> u32 {
@@ -158,7 +158,7 @@ impl EvictionRecorder {
 
     /// A token of the answer has passed all layers.
     pub(crate) fn end_step(&mut self) {
-        self.record.push(&mut self.lost, EvictionLog::MOST);
+        self.record.push(&mut self.lost, EvictionLog::MAX_ENTRIES);
     }
 }
 
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn invalid_bytes_are_refused() {
         let mut record = EvictionLog::default();
-        record.push(&mut vec![4, 1, 4], EvictionLog::MOST);
+        record.push(&mut vec![4, 1, 4], EvictionLog::MAX_ENTRIES);
         let bytes = record.to_bytes();
         assert!(EvictionLog::from_bytes(&bytes, 5).is_some());
         assert_eq!(EvictionLog::from_bytes(&bytes, 4), None, "a token too many");

@@ -11,11 +11,11 @@ struct Number<'a> {
 }
 
 /// The most groups that are joined: one of digits, three of thousands and one of decimals.
-const MOST_GROUPS: usize = 5;
+const MAX_GROUPS: usize = 5;
 /// Numbers with fewer digits are often written in words, counted or listed.
-const LEAST_DIGITS: usize = 3;
+const MIN_DIGITS: usize = 3;
 /// The most numbers that are named.
-const MOST_NAMED: usize = 5;
+const MAX_NAMED: usize = 5;
 
 impl Number<'_> {
     fn digits(&self) -> String {
@@ -26,7 +26,7 @@ impl Number<'_> {
     fn forms(&self) -> impl Iterator<Item = String> {
         let groups = &self.groups;
         (0..groups.len()).flat_map(move |first| {
-            let most = groups.len().min(first + MOST_GROUPS);
+            let most = groups.len().min(first + MAX_GROUPS);
             (first + 1..=most).map(move |end| groups[first..end].concat())
         })
     }
@@ -82,7 +82,7 @@ pub(crate) fn digits(text: &str) -> Vec<String> {
 /// The numbers of `answer`, as it writes them, that stand in none of `texts`, not as part of another number either. Numbers
 /// of one or two digits do not count.
 pub(crate) fn unknown(answer: &str, texts: &[&str]) -> Vec<String> {
-    let long = |form: &String| form.chars().count() >= LEAST_DIGITS;
+    let long = |form: &String| form.chars().count() >= MIN_DIGITS;
     let lines = answer.lines().flat_map(of);
     let mut unknown: Vec<Number<'_>> = lines
         .filter(|number| number.forms().any(|f| long(&f)))
@@ -104,7 +104,7 @@ pub(crate) fn unknown(answer: &str, texts: &[&str]) -> Vec<String> {
             named.push(number.text.to_owned());
         }
     }
-    named.truncate(MOST_NAMED);
+    named.truncate(MAX_NAMED);
     named
 }
 

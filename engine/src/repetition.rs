@@ -3,20 +3,20 @@
 //! The decode loops stop such an answer; a repetition penalty (`sampler.rs`) prevents it.
 
 /// The longest detected block, in tokens.
-const LONGEST_BLOCK: usize = 64;
+const MAX_BLOCK: usize = 64;
 /// Number of occurrences of a block that count as a loop.
-const LEAST_REPEATS: usize = 4;
+const MIN_REPEATS: usize = 4;
 /// Minimum length of all occurrences together, in tokens: a ruled line or four times "no" is not a loop.
-const LEAST_TOKENS: usize = 32;
+const MIN_TOKENS: usize = 32;
 
-/// Checks the tokens of one answer. A token takes `LONGEST_BLOCK` comparisons and no allocation.
+/// Checks the tokens of one answer. A token takes `MAX_BLOCK` comparisons and no allocation.
 #[derive(Debug, Clone)]
 pub struct Repetition {
-    /// The last tokens; token `i` of the answer is at `i % LONGEST_BLOCK`.
-    last: [u32; LONGEST_BLOCK],
+    /// The last tokens; token `i` of the answer is at `i % MAX_BLOCK`.
+    last: [u32; MAX_BLOCK],
     /// `[block length - 1]`: number of last tokens that each equal the token one block earlier, without a
     /// gap.
-    equal: [usize; LONGEST_BLOCK],
+    equal: [usize; MAX_BLOCK],
     /// Length of the answer in tokens.
     tokens: usize,
 }
@@ -24,8 +24,8 @@ pub struct Repetition {
 impl Default for Repetition {
     fn default() -> Self {
         Self {
-            last: [0; LONGEST_BLOCK],
-            equal: [0; LONGEST_BLOCK],
+            last: [0; MAX_BLOCK],
+            equal: [0; MAX_BLOCK],
             tokens: 0,
         }
     }
@@ -35,14 +35,14 @@ impl Repetition {
     /// Adds the answer's next token; returns whether the answer now ends in a loop.
     pub fn push(&mut self, token: u32) -> bool {
         let mut repeats = false;
-        for block in 1..=LONGEST_BLOCK.min(self.tokens) {
-            let before = self.last[(self.tokens - block) % LONGEST_BLOCK];
+        for block in 1..=MAX_BLOCK.min(self.tokens) {
+            let before = self.last[(self.tokens - block) % MAX_BLOCK];
             let equal = &mut self.equal[block - 1];
             *equal = if before == token { *equal + 1 } else { 0 };
             // The first occurrence of a block has no earlier block to equal.
-            repeats |= *equal + block >= LEAST_TOKENS.max(LEAST_REPEATS * block);
+            repeats |= *equal + block >= MIN_TOKENS.max(MIN_REPEATS * block);
         }
-        self.last[self.tokens % LONGEST_BLOCK] = token;
+        self.last[self.tokens % MAX_BLOCK] = token;
         self.tokens += 1;
         repeats
     }

@@ -13,9 +13,9 @@ use candle_transformers::generation::{LogitsProcessor, Sampling as Drawing};
 use crate::EngineError;
 
 /// Below this temperature, the division overflows f32, and only the most likely token is left anyway.
-const LEAST_TEMPERATURE: f64 = 1e-4;
+const MIN_TEMPERATURE: f64 = 1e-4;
 /// Below this top-p, f32 rounding in the sum of probabilities is larger than the threshold.
-const LEAST_TOP_P: f64 = 1e-6;
+const MIN_TOP_P: f64 = 1e-6;
 /// Range of [`Sampling::repeat_penalty`]: from off to values that all but forbid common words.
 pub const REPEAT_PENALTY: RangeInclusive<f64> = 1.0..=2.0;
 
@@ -40,7 +40,7 @@ pub struct Sampling {
 impl Sampling {
     /// Whether the most likely token is always selected.
     pub fn is_greedy(&self) -> bool {
-        self.temperature < LEAST_TEMPERATURE
+        self.temperature < MIN_TEMPERATURE
     }
 
     /// Whether any of top-k, top-p and min-p is set.
@@ -58,7 +58,7 @@ impl Sampling {
             );
         }
         if let Some(top_p) = self.top_p
-            && top_p < LEAST_TOP_P
+            && top_p < MIN_TOP_P
         {
             return refuse("top-p", top_p.to_string(), "a number from 0.000001 to 1");
         }

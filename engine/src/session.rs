@@ -30,7 +30,7 @@ pub struct Ask<'a> {
     pub question: &'a str,
     /// The method that selects rows.
     pub method: &'a MethodSpec,
-    /// The budget; `None` keeps a quarter of the prompt, and at least [`Engine::SMALLEST_DEFAULT_BUDGET`] rows.
+    /// The budget; `None` keeps a quarter of the prompt, and at least [`Engine::MIN_DEFAULT_BUDGET`] rows.
     pub budget: Option<Budget>,
     /// Sampling parameters.
     pub sampling: &'a Sampling,
@@ -251,7 +251,7 @@ impl Engine {
     /// Share of the budget in which the newest turns of a conversation are kept whole.
     pub const TURN_SHARE: f64 = 0.25;
     /// Minimum of the default budget, in rows; above it, the default is a quarter of the prompt.
-    pub const SMALLEST_DEFAULT_BUDGET: usize = 256;
+    pub const MIN_DEFAULT_BUDGET: usize = 256;
     /// The default length limit of an answer, in tokens.
     pub const DEFAULT_MAX_TOKENS: usize = 512;
     /// The default cache type.
@@ -377,7 +377,7 @@ impl Engine {
         let bytes = match budget {
             Some(Budget::Bytes(bytes)) => bytes,
             Some(budget) => return Ok(budget.rows(tokens, row)?),
-            None => return Ok((tokens / 4).max(Self::SMALLEST_DEFAULT_BUDGET)),
+            None => return Ok((tokens / 4).max(Self::MIN_DEFAULT_BUDGET)),
         };
         // Sliding-window layers are served first.
         let windows = self.window_bytes(tokens);

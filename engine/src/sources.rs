@@ -61,9 +61,9 @@ pub struct Citation {
 }
 
 /// The most passages for the whole answer.
-const MOST: usize = 3;
+const MAX_SOURCES: usize = 3;
 /// A passage with less than this share of the best one's weight is left out.
-const LEAST_OF_BEST: f32 = 0.25;
+const MIN_SHARE_OF_BEST: f32 = 0.25;
 /// Least evidence of a sentence that stands on a passage,
 const CLEAR_EVIDENCE: f32 = 0.3;
 /// least share of it that the passage has,
@@ -128,8 +128,8 @@ impl Passages {
         let mut order: Vec<usize> = (0..self.ranges.len()).collect();
         order.sort_by(|&a, &b| self.evidence[b].total_cmp(&self.evidence[a]));
         let most = order.first().map_or(0.0, |&best| self.evidence[best]);
-        order.truncate(MOST);
-        order.retain(|&passage| self.evidence[passage] >= most * LEAST_OF_BEST);
+        order.truncate(MAX_SOURCES);
+        order.retain(|&passage| self.evidence[passage] >= most * MIN_SHARE_OF_BEST);
         order
     }
 

@@ -6,16 +6,16 @@ use std::ops::Range;
 use kept_policies::Pos;
 
 /// The most document tokens that are remembered for one token of the answer.
-const MOST_OF_STEP: usize = 32;
+const MAX_PER_STEP: usize = 32;
 
 /// The most document tokens that are shown for one token of the answer.
-const MOST_SHOWN: usize = 8;
+const MAX_SHOWN: usize = 8;
 
 /// Less attention than this share of the strongest in the answer is not shown.
-const LEAST_SHOWN: f32 = 0.1;
+const MIN_SHOWN: f32 = 0.1;
 
 /// The most document tokens that are shown for one KV head.
-const MOST_OF_HEAD: usize = 64;
+const MAX_PER_HEAD: usize = 64;
 
 /// Votes of a step in most models, in layers times query heads.
 const USUAL_VOTES: usize = 2048;
@@ -119,7 +119,7 @@ impl Votes {
         };
         let mut tokens: Vec<_> = step.votes.iter().map(more).collect();
         tokens.sort_by(|a, b| b.1.total_cmp(&a.1));
-        tokens.truncate(MOST_SHOWN);
+        tokens.truncate(MAX_SHOWN);
         tokens
     }
 
@@ -127,7 +127,7 @@ impl Votes {
     fn shown(&self, mut tokens: Vec<(u32, f32)>) -> Vec<(u32, f32)> {
         tokens.retain_mut(|token| {
             token.1 = (token.1 / self.most).min(1.0);
-            token.1 >= LEAST_SHOWN
+            token.1 >= MIN_SHOWN
         });
         tokens
     }
@@ -137,7 +137,7 @@ impl Votes {
         let head = |(&(layer, head), tokens): (&(usize, usize), &HashMap<u32, f32>)| {
             let mut tokens: Vec<(u32, f32)> = tokens.iter().map(|(&t, &v)| (t, v)).collect();
             tokens.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-            tokens.truncate(MOST_OF_HEAD);
+            tokens.truncate(MAX_PER_HEAD);
             HeadAttention {
                 layer,
                 head,
@@ -183,7 +183,7 @@ impl Votes {
             }
         }
         votes.sort_by(|a, b| b.1.total_cmp(&a.1));
-        votes.truncate(MOST_OF_STEP);
+        votes.truncate(MAX_PER_STEP);
         votes.shrink_to_fit();
         for &(token, vote) in &votes {
             *self.totals.entry(token).or_default() += vote;
@@ -218,7 +218,7 @@ mod tests {
         }
         votes.end_step(4, 9);
         let last = &votes.steps()[2].votes;
-        assert_eq!((last.len(), last[0]), (MOST_OF_STEP, (39, 49.0)));
+        assert_eq!((last.len(), last[0]), (MAX_PER_STEP, (39, 49.0)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::PolicyError;
 
 /// The most rows of a budget: more than any prompt has, and positions plus rows are no overflow.
-const MOST_ROWS: usize = 1 << 30;
+const MAX_ROWS: usize = 1 << 30;
 
 /// How much of the prompt may be kept.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,7 +44,7 @@ impl Budget {
             };
             return Err(PolicyError::BudgetZero(shown));
         }
-        Ok(rows.min(MOST_ROWS))
+        Ok(rows.min(MAX_ROWS))
     }
 }
 

@@ -15,9 +15,9 @@ use crate::{Parameters, PolicyError};
 pub(crate) enum Range {
     /// A whole number.
     Whole(&'static str, fn(usize) -> bool),
-    /// A number of at most [`MOST_NUMBER`].
+    /// A number of at most [`MAX_NUMBER`].
     Number(&'static str, fn(f64) -> bool),
-    /// At most [`MOST_NUMBERS`] such numbers joined by `+`.
+    /// At most [`MAX_NUMBERS`] such numbers joined by `+`.
     Numbers(&'static str, fn(f64) -> bool),
     /// One of two words, for false and true.
     Flag(&'static str, [&'static str; 2]),
@@ -36,26 +36,27 @@ impl Range {
 }
 
 /// The largest count of tokens that an option takes: more than any context length, and sums of counts cannot overflow.
-pub(crate) const MOST: usize = 1 << 24;
+pub(crate) const MAX_COUNT: usize = 1 << 24;
 /// The largest number, up or down, that an option takes: sums and products of scores with it stay finite in f32.
-const MOST_NUMBER: f64 = 1e6;
+const MAX_NUMBER: f64 = 1e6;
 /// The most numbers joined by `+`.
-const MOST_NUMBERS: usize = 16;
+const MAX_NUMBERS: usize = 16;
 
 /// `w` and others that count from 1.
 pub(crate) const FROM_1: Range = Range::Whole("a whole number from 1 to 16777216", |n| {
-    (1..=MOST).contains(&n)
+    (1..=MAX_COUNT).contains(&n)
 });
 /// `kernel`. A score is pooled in time proportional to it.
 pub(crate) const ODD: Range = Range::Whole("an odd whole number from 1 to 1023", |n| {
     n % 2 == 1 && n < 1024
 });
 /// Counts that may be 0.
-pub(crate) const FROM_0: Range = Range::Whole("a whole number from 0 to 16777216", |n| n <= MOST);
+pub(crate) const FROM_0: Range =
+    Range::Whole("a whole number from 0 to 16777216", |n| n <= MAX_COUNT);
 /// Counts for which the paper has 0.
 pub(crate) const PAPER_HAS_0: Range =
     Range::Whole("a whole number from 0 (the paper's) to 16777216", |n| {
-        n <= MOST
+        n <= MAX_COUNT
     });
 /// `seed`: every number is one.
 pub(crate) const SEED: Range = Range::Whole("a whole number from 0", |_| true);
@@ -94,7 +95,7 @@ impl OptionValue for f64 {
         };
         text.parse()
             .ok()
-            .filter(|&x: &f64| x.abs() <= MOST_NUMBER && allowed(x))
+            .filter(|&x: &f64| x.abs() <= MAX_NUMBER && allowed(x))
     }
 }
 
@@ -117,8 +118,8 @@ impl OptionValue for Vec<f64> {
         };
         let number = |part: &str| part.trim().parse().ok();
         let numbers: Option<Self> = text.split('+').map(number).collect();
-        let sound = |x: &f64| x.abs() <= MOST_NUMBER && allowed(*x);
-        numbers.filter(|numbers| numbers.len() <= MOST_NUMBERS && numbers.iter().all(sound))
+        let sound = |x: &f64| x.abs() <= MAX_NUMBER && allowed(*x);
+        numbers.filter(|numbers| numbers.len() <= MAX_NUMBERS && numbers.iter().all(sound))
     }
 }
 

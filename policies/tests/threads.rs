@@ -33,7 +33,7 @@ const DIM: usize = 4;
 const TOKENS: usize = 20_011;
 const BUDGET: usize = 1501;
 /// The most words per key in the bits of low attention.
-const MOST_WORDS: usize = 8;
+const MAX_WORDS: usize = 8;
 
 /// All methods with default parameters, and parameters that take other code paths.
 fn variants() -> Vec<(&'static str, &'static str)> {
@@ -111,7 +111,7 @@ impl Drawn {
             mean: signed(q_heads * DIM),
             covariance: signed(q_heads * DIM * DIM),
             scores: numbers(state, levels, q_heads * TOKENS),
-            bits: (0..rows * MOST_WORDS).map(|_| next(state)).collect(),
+            bits: (0..rows * MAX_WORDS).map(|_| next(state)).collect(),
         }
     }
 

@@ -66,10 +66,10 @@ impl VaultFolder {
     pub fn default_budget(path: &Path) -> u64 {
         let exists = path.ancestors().find(|folder| folder.exists());
         let Some(Ok(free)) = exists.map(fs4::available_space) else {
-            return LARGEST_BUDGET;
+            return MAX_DEFAULT_BUDGET;
         };
         let taken = Self::new(path, 0).bytes().unwrap_or(0);
-        LARGEST_BUDGET.min((free + taken) / 2)
+        MAX_DEFAULT_BUDGET.min((free + taken) / 2)
     }
 
     /// The folder.
@@ -298,7 +298,7 @@ impl VaultFolder {
 /// Extension of a complete vault.
 pub(super) const EXTENSION: &str = "vault";
 /// The largest default budget, in bytes.
-const LARGEST_BUDGET: u64 = 20 << 30;
+const MAX_DEFAULT_BUDGET: u64 = 20 << 30;
 /// Time resolution of file systems.
 const TICK: Duration = Duration::from_millis(10);
 /// Minimum number of first tokens that a vault must share with a document: fewer are prefilled as fast.

@@ -28,7 +28,7 @@ pub(super) const MAX_FOOTER: u64 = 16 << 20;
 pub const LAST_QUERIES: usize = 64;
 /// The same, if the vault is written for a method that looks further back (Scissorhands). A method that looks back
 /// further than the stored queries has these tokens prefilled again.
-pub const MOST_QUERIES: usize = 512;
+pub const MAX_QUERIES: usize = 512;
 /// Extra rows before the window in a sliding-window layer: when text is appended to a document, its last tokens may
 /// merge into longer ones.
 const BEFORE_WINDOW: usize = 64;
@@ -90,7 +90,7 @@ pub enum StoredMeasurement {
 
 impl StoredMeasurement {
     /// The most measurements of a vault.
-    pub const MOST: usize = 15;
+    pub const MAX_MEASUREMENTS: usize = 15;
 
     /// The measurement for `request`.
     pub fn of_expected_queries(request: ExpectedQueriesRequest) -> Self {
@@ -162,7 +162,7 @@ impl StoredMeasurement {
             StoredMeasurement::Scores { of: 0 },
         ];
         let largest = largest.map(|other| other.bytes(heads, tokens));
-        let others = (Self::MOST - 1) * largest.into_iter().max().unwrap_or(0);
+        let others = (Self::MAX_MEASUREMENTS - 1) * largest.into_iter().max().unwrap_or(0);
         StoredMeasurement::ColumnSums.bytes(heads, tokens) + others
     }
 
@@ -281,14 +281,14 @@ impl VaultShape {
 
     /// Whether the sizes are plausible: neither their products nor the bytes of all layers overflow.
     fn plausible(&self) -> bool {
-        const MOST: usize = 1 << 28;
+        const MAX_DIMENSION: usize = 1 << 28;
         let few = |numbers: &[usize]| {
             let product = numbers.iter().try_fold(1usize, |p, n| p.checked_mul(*n));
             product.is_some_and(|product| product < 1 << 40)
         };
         let of_heads = |heads: LayerShape| {
             let numbers = [self.tokens, heads.q_heads, heads.kv_heads, heads.head_dim];
-            numbers.iter().all(|n| (1..MOST).contains(n))
+            numbers.iter().all(|n| (1..MAX_DIMENSION).contains(n))
                 && few(&[self.tokens, heads.q_heads, heads.head_dim, 16])
                 && few(&[heads.q_heads, heads.head_dim, heads.head_dim, 16])
                 && few(&[self.tokens, heads.kv_heads, heads.head_dim, 16])
@@ -298,9 +298,13 @@ impl VaultShape {
             && self.queries <= self.tokens
             && self.from.is_none_or(|from| from < self.tokens)
             && self.windows.len() < 1 << 12
-            && self.state < MOST
-            && self.measurements.len() <= StoredMeasurement::MOST
-            && self.windows.iter().flatten().all(|window| *window < MOST)
+            && self.state < MAX_DIMENSION
+            && self.measurements.len() <= StoredMeasurement::MAX_MEASUREMENTS
+            && self
+                .windows
+                .iter()
+                .flatten()
+                .all(|window| *window < MAX_DIMENSION)
     }
 }
 

@@ -35,7 +35,7 @@ const SMALL_TOKENS: usize = 8192;
 /// Without a limit, a full cache may take at most 1 / `FULL_PART` of the free memory: other programs need some too.
 const FULL_PART: u64 = 4;
 /// The smallest default budget, in rows: observation windows and sinks would take most of a smaller one.
-const LEAST_ROWS: usize = 256;
+const MIN_ROWS: usize = 256;
 
 /// The choice of `auto`, and its reasons.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -166,7 +166,7 @@ impl Engine {
         let tokens = request.prompt.tokens;
         let given = match request.budget {
             None => None,
-            Some(Budget::Share(_)) if tokens <= Self::SMALLEST_DEFAULT_BUDGET => Some(tokens),
+            Some(Budget::Share(_)) if tokens <= Self::MIN_DEFAULT_BUDGET => Some(tokens),
             budget => Some(self.budget_rows(budget, tokens)?),
         };
         if given.is_none_or(|rows| rows >= tokens)
@@ -225,7 +225,7 @@ impl Engine {
         let tokens = case.request.prompt.tokens;
         let table = self.measured();
         let sufficient = || (table.sufficient_share(tokens) * tokens as f64).ceil() as usize;
-        let wanted = given.unwrap_or_else(|| sufficient().max(LEAST_ROWS));
+        let wanted = given.unwrap_or_else(|| sufficient().max(MIN_ROWS));
         let wanted = wanted.min(tokens);
         let share = |rows: usize| rows as f64 / tokens.max(1) as f64;
         // `rows + 1`: a share of the prompt was rounded down to rows, and a budget of 25 % must find the measurement at

@@ -9,9 +9,9 @@
 use super::MapGrid;
 
 /// The most cells of a map. In a document with more tokens several tokens share a cell.
-const MOST_CELLS: usize = 1 << 18;
+const MAX_CELLS: usize = 1 << 18;
 /// The largest count, since a count is a byte: with more holders per cell, counts are scaled down.
-const MOST_COUNT: usize = u8::MAX as usize;
+const MAX_COUNT: usize = u8::MAX as usize;
 
 impl MapGrid {
     /// An empty map with cells of `tokens_per_cell` tokens; `ends16` holds the end of each cell.
@@ -29,7 +29,7 @@ impl MapGrid {
 
     /// An empty map for tokens that end at `ends16`, with at most 2^18 cells.
     pub fn bounded(layers: usize, kv_heads: usize, ends16: Vec<u32>) -> Self {
-        Self::with_most_cells(layers, kv_heads, ends16, MOST_CELLS)
+        Self::with_most_cells(layers, kv_heads, ends16, MAX_CELLS)
     }
 
     pub(super) fn with_most_cells(
@@ -54,7 +54,7 @@ impl MapGrid {
 
     /// The count of a fully kept cell in one layer: `kv_heads` times its tokens, at most 255.
     pub fn holders_per_cell(&self) -> usize {
-        (self.kv_heads * self.tokens_per_cell).min(MOST_COUNT)
+        (self.kv_heads * self.tokens_per_cell).min(MAX_COUNT)
     }
 
     /// Converts the counts of a layer from `[tokens]` to `[cells]`, for [`MapGrid::set_layer`]. A cell with any kept

@@ -16,7 +16,7 @@ const VERSION: u8 = 1;
 const VERSION_OF_CELLS: u8 = 2;
 const VERSION_OF_HEADS: u8 = 3;
 /// The most counts that a map may expand to; far above any document that a model reads.
-const MOST_COUNTS: u64 = 1 << 30;
+const MAX_COUNTS: u64 = 1 << 30;
 
 /// Errors of parsing a map.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -174,12 +174,12 @@ impl Fields<'_> {
         };
         let cells = self.read_varint()?;
         // The product is computed later and must not overflow.
-        if kv_heads.checked_mul(tokens_per_cell)? > MOST_COUNTS {
+        if kv_heads.checked_mul(tokens_per_cell)? > MAX_COUNTS {
             return None;
         }
         // A cell and a layer take at least one byte each, so the remaining bytes bound both before any allocation.
         let left = self.0.len() as u64;
-        if cells > left || layers > left || cells.checked_mul(layers)? > MOST_COUNTS {
+        if cells > left || layers > left || cells.checked_mul(layers)? > MAX_COUNTS {
             return None;
         }
         let (layers, cells) = (layers as usize, cells as usize);
@@ -192,8 +192,7 @@ impl Fields<'_> {
         let (kv_heads, per_cell) = (kv_heads as usize, usize::try_from(tokens_per_cell).ok()?);
         let mut grid = MapGrid::of_cells(layers, kv_heads, per_cell, ends16);
         let bytes = grid.mask_bytes();
-        if version == VERSION_OF_HEADS && (cells * layers).checked_mul(bytes)? as u64 > MOST_COUNTS
-        {
+        if version == VERSION_OF_HEADS && (cells * layers).checked_mul(bytes)? as u64 > MAX_COUNTS {
             return None;
         }
         let mut plane = Vec::with_capacity(cells);

@@ -229,7 +229,7 @@ impl Engine {
         // The number of rows without a limit in bytes.
         let most = match (budget, bytes) {
             (Some(budget), false) => self.budget_rows(Some(budget), tokens)?.min(tokens),
-            _ if streams => StreamPlan::MOST_ROWS.min(tokens),
+            _ if streams => StreamPlan::MAX_DEFAULT_ROWS.min(tokens),
             _ => tokens,
         };
         let whole = self.whole_rows(request);

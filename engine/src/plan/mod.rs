@@ -136,7 +136,7 @@ impl Plan {
 }
 
 impl Engine {
-    /// Plans a question. A share of a prompt of at most [`Engine::SMALLEST_DEFAULT_BUDGET`] tokens that is too small for
+    /// Plans a question. A share of a prompt of at most [`Engine::MIN_DEFAULT_BUDGET`] tokens that is too small for
     /// the method keeps everything, with a note: a share suits the document of a conversation, not every short prompt.
     ///
     /// # Errors
@@ -144,11 +144,9 @@ impl Engine {
     pub fn plan(&self, request: &PlanRequest<'_>) -> Result<Plan, EngineError> {
         let planned = self.plan_without_fallback(request);
         let tokens = request.prompt.tokens;
-        let (Some(share @ Budget::Share(_)), true, Err(EngineError::Policy(why))) = (
-            request.budget,
-            tokens <= Self::SMALLEST_DEFAULT_BUDGET,
-            &planned,
-        ) else {
+        let (Some(share @ Budget::Share(_)), true, Err(EngineError::Policy(why))) =
+            (request.budget, tokens <= Self::MIN_DEFAULT_BUDGET, &planned)
+        else {
             return planned;
         };
         if !matches!(
@@ -157,7 +155,7 @@ impl Engine {
         ) {
             return planned;
         }
-        let budget = Some(Budget::Rows(Self::SMALLEST_DEFAULT_BUDGET));
+        let budget = Some(Budget::Rows(Self::MIN_DEFAULT_BUDGET));
         let mut plan = self.plan_without_fallback(&PlanRequest { budget, ..*request })?;
         let note =
             format!("{share} of {tokens} tokens are too few for the method, so all are kept");

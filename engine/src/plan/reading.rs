@@ -10,7 +10,7 @@ use crate::note::Note;
 use crate::prompt::SMALLEST_ANSWER;
 use crate::shape::head_shape;
 use crate::{Engine, EngineError, MemoryLedger, Streaming, backend};
-use kept_vault::{MOST_QUERIES, StoredMeasurement, Vault, VaultWriter};
+use kept_vault::{MAX_QUERIES, StoredMeasurement, Vault, VaultWriter};
 
 impl Engine {
     /// The ledger of this question with `rows` rows and chunks of at most `chunk` tokens, and the actual chunk size.
@@ -133,7 +133,7 @@ impl Engine {
     /// the ledger has the actual value.
     pub(crate) fn vault_bytes(&self, tokens: usize, kind: PackedRows) -> u64 {
         let heads = head_shape(self.model());
-        let queries = MOST_QUERIES.min(tokens) * heads.q_heads * heads.head_dim;
+        let queries = MAX_QUERIES.min(tokens) * heads.q_heads * heads.head_dim;
         let measured = StoredMeasurement::most_bytes(heads.into(), tokens);
         let numbers = (2 * queries + tokens) * size_of::<f32>() + measured;
         let locked = backend::of(self.model()).transfer_bytes(kind, WIDE_CHUNKS[0]);

@@ -28,7 +28,7 @@ const MESSAGE_PLACEHOLDER: &str = "\u{F0000}said\u{F0001}";
 
 /// Smallest automatic chunk size in tokens. If the context length leaves less, the document is too long for a
 /// reconstruction.
-const SMALLEST_CHUNK: usize = 32;
+const MIN_CHUNK: usize = 32;
 
 /// One chunk and its repetition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl ReconstructionPlan {
             + (plan.first_request.len()).max(plan.other_request.len() + QUOTED_TOKENS);
         let left = context.saturating_sub(plan.document.end + lead);
         if plan.longest() + plan.document.end > context {
-            let smallest = SMALLEST_CHUNK.min(plan.document.len());
+            let smallest = MIN_CHUNK.min(plan.document.len());
             if asked.chunk.is_some() || left < smallest {
                 return Err(EngineError::TooLongToRepeat {
                     model: model.name().to_owned(),

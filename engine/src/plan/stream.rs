@@ -22,7 +22,7 @@ pub(crate) const TILE: usize = 64;
 const TOKENS_PER_GATHER: usize = 16;
 
 /// Minimum chunk size that is efficient: a default budget leaves positions for it.
-const LEAST_CHUNK: usize = 64;
+const MIN_CHUNK: usize = 64;
 
 /// The sizes of one prefill in streaming mode.
 #[derive(Debug, Clone)]
@@ -64,8 +64,8 @@ pub struct StreamPlan {
 
 impl StreamPlan {
     /// The plan for a text of at most `prompt.tokens` tokens with `method` and `max_new_tokens`. The default
-    /// budget is a quarter of the model's context length, from [`StreamPlan::LEAST_ROWS`] to
-    /// [`StreamPlan::MOST_ROWS`] rows.
+    /// budget is a quarter of the model's context length, from [`StreamPlan::MIN_DEFAULT_ROWS`] to
+    /// [`StreamPlan::MAX_DEFAULT_ROWS`] rows.
     ///
     /// # Errors
     /// Methods without streaming mode; budgets that leave no positions for a chunk within the context length.
@@ -79,7 +79,7 @@ impl StreamPlan {
     ) -> Result<Self, EngineError> {
         refuse_unlike_layers(model, "streaming")?;
         let context = model.config().context;
-        let max_new_tokens = max_new_tokens.min(Self::MOST_NEW_TOKENS);
+        let max_new_tokens = max_new_tokens.min(Self::MAX_NEW_TOKENS);
         // Streaming does not distinguish the question from the rest of the text.
         let prompt = &PromptShape {
             max_new_tokens,
@@ -87,8 +87,8 @@ impl StreamPlan {
         };
         let tokens = prompt.tokens;
         let mut rows = budget.unwrap_or_else(|| {
-            let rows = (context / 4).clamp(Self::LEAST_ROWS, Self::MOST_ROWS);
-            rows.min(context.saturating_sub(LEAST_CHUNK)).max(1)
+            let rows = (context / 4).clamp(Self::MIN_DEFAULT_ROWS, Self::MAX_DEFAULT_ROWS);
+            rows.min(context.saturating_sub(MIN_CHUNK)).max(1)
         });
         let request = |budget| RowRequest {
             model: shape_of(model),
@@ -104,7 +104,7 @@ impl StreamPlan {
             } else {
                 context.saturating_sub(entries)
             };
-            if tokens > context && left < LEAST_CHUNK.min(chunk.unwrap_or(LEAST_CHUNK)).max(1) {
+            if tokens > context && left < MIN_CHUNK.min(chunk.unwrap_or(MIN_CHUNK)).max(1) {
                 if budget.is_none() && rows > 1 {
                     rows -= rows.div_ceil(8);
                     continue;
@@ -185,11 +185,11 @@ impl StreamPlan {
     }
 
     /// Maximum length of an answer in streaming mode, in tokens.
-    pub const MOST_NEW_TOKENS: usize = 1 << 20;
+    pub const MAX_NEW_TOKENS: usize = 1 << 20;
     /// Minimum default budget in rows, if the context length allows it.
-    pub const LEAST_ROWS: usize = 256;
+    pub const MIN_DEFAULT_ROWS: usize = 256;
     /// Maximum default budget in rows.
-    pub const MOST_ROWS: usize = 4096;
+    pub const MAX_DEFAULT_ROWS: usize = 4096;
 
     /// Rows of the longest ring.
     pub(crate) fn longest_ring(&self) -> usize {

@@ -27,7 +27,7 @@ use crate::backend;
 use crate::plan::PrefillPlan;
 use crate::shape::{head_shape, window_heads};
 use kept_vault::{
-    LAST_QUERIES, LayerNumbers, MIN_SHARED_TOKENS, MOST_QUERIES, StoredMeasurement, Vault,
+    LAST_QUERIES, LayerNumbers, MAX_QUERIES, MIN_SHARED_TOKENS, StoredMeasurement, Vault,
     VaultAccess, VaultError, VaultFolder, VaultKey, VaultShape, VaultUse, VaultWriter, shared,
 };
 
@@ -318,12 +318,14 @@ impl Prefix {
             return None;
         }
         measurements.extend(new);
-        let too_many = measurements.len().saturating_sub(StoredMeasurement::MOST);
+        let too_many = measurements
+            .len()
+            .saturating_sub(StoredMeasurement::MAX_MEASUREMENTS);
         measurements.drain(..too_many);
         measurements.sort_by_key(StoredMeasurement::order);
         let queries = match request.query_rows {
             0..=LAST_QUERIES => LAST_QUERIES,
-            _ => MOST_QUERIES,
+            _ => MAX_QUERIES,
         };
         let mut first_query = self.tokens.saturating_sub(queries);
         if let Some(old) = old

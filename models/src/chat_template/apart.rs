@@ -16,7 +16,7 @@ const LIMITS: Limits = Limits {
     reply: 4 << 20,
 };
 /// The most renderings that are remembered.
-const MOST: usize = 16;
+const MAX_RENDERINGS: usize = 16;
 
 /// The task of the process that renders templates. A program passes it to [`kept_sandbox::enter`].
 pub const RENDERING: Task = Task {
@@ -53,7 +53,7 @@ impl Apart {
         }
         let text = run(source, Some(of.clone()))?;
         let mut done = done();
-        if done.len() >= MOST {
+        if done.len() >= MAX_RENDERINGS {
             done.clear();
         }
         done.insert(of, text.clone());

@@ -138,8 +138,8 @@ impl Jinja {
 
 fn failed(error: &Error) -> ModelError {
     let mut what = error.to_string().replace('\n', " ");
-    const LONGEST: usize = 300;
-    if let Some((cut, _)) = what.char_indices().nth(LONGEST) {
+    const MAX_CHARS: usize = 300;
+    if let Some((cut, _)) = what.char_indices().nth(MAX_CHARS) {
         what.truncate(cut);
     }
     ModelError::Template { what }

@@ -47,7 +47,7 @@ pub(super) fn without_generation_tags(source: &str) -> String {
 }
 
 /// The most spaces for each level of JSON.
-const MOST_INDENTED: usize = 100;
+const MAX_INDENT: usize = 100;
 /// The deepest nesting of what becomes JSON.
 const DEEPEST: usize = 500;
 
@@ -62,8 +62,8 @@ pub(super) fn tojson(
         None => arguments.get("ensure_ascii")?,
     };
     let indent: Option<usize> = arguments.get("indent")?;
-    if let Some(indent) = indent.filter(|indent| *indent > MOST_INDENTED) {
-        let what = format!("tojson indents by {indent}: {MOST_INDENTED} is the most");
+    if let Some(indent) = indent.filter(|indent| *indent > MAX_INDENT) {
+        let what = format!("tojson indents by {indent}: {MAX_INDENT} is the most");
         return Err(Error::new(ErrorKind::InvalidOperation, what));
     }
     let separators: Option<Vec<String>> = arguments.get("separators")?;

@@ -1,7 +1,7 @@
 //! Reads the header of a GGUF file, for lists of models.
 //!
 //! The file is read, not mapped, and no weights are read. If another program truncates or rewrites the file meanwhile,
-//! the worst result is a wrong line in a list; the process does not crash. At most [`MOST_READ`] bytes are read,
+//! the worst result is a wrong line in a list; the process does not crash. At most [`MAX_HEADER_BYTES`] bytes are read,
 //! whatever lengths the file declares.
 
 use std::collections::HashMap;
@@ -16,9 +16,9 @@ use crate::{Config, ModelError, OpenOptions, tokenizer};
 
 /// Prefix lengths to read, in bytes, until the header is complete. The first suffices to refuse an unsupported
 /// architecture; the largest vocabularies take about 20 MiB.
-const READS: [usize; 4] = [64 << 10, 2 << 20, 16 << 20, MOST_READ];
+const READS: [usize; 4] = [64 << 10, 2 << 20, 16 << 20, MAX_HEADER_BYTES];
 /// Longest header accepted, in bytes.
-const MOST_READ: usize = 64 << 20;
+const MAX_HEADER_BYTES: usize = 64 << 20;
 
 /// The header of a GGUF file.
 #[derive(Debug, Clone, PartialEq)]

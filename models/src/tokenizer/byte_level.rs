@@ -71,7 +71,7 @@ impl ByteLevel {
     pub(crate) fn most_bytes(&self, bytes: usize) -> usize {
         bytes
             * if self.rules.composes {
-                nfc::MOST_BYTES
+                nfc::MAX_BYTES_PER_NFC_BYTE
             } else {
                 1
             }

@@ -12,7 +12,7 @@ use unicode_normalization_alignments::{IsNormalized, UnicodeNormalization, is_nf
 
 /// The most bytes of a text that one byte of its NFC form can represent (three Korean letters composed to one
 /// character).
-pub(crate) const MOST_BYTES: usize = 3;
+pub(crate) const MAX_BYTES_PER_NFC_BYTE: usize = 3;
 
 /// A segment that composition changed.
 struct Change {
@@ -127,7 +127,7 @@ mod tests {
             composed.ends_as_written(&mut ends);
             assert!(ends.is_sorted(), "{text:?} {ends:?}");
             assert_eq!(ends.last().map(|&end| end as usize), Some(text.len()));
-            assert!(text.len() <= MOST_BYTES * whole.len());
+            assert!(text.len() <= MAX_BYTES_PER_NFC_BYTE * whole.len());
         }
         let mut ends = [3, 4, 5, 6];
         Composed::new("Cafe\u{301} x").ends_as_written(&mut ends);

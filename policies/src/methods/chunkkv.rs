@@ -1,6 +1,6 @@
 use crate::blocks::{blocks, means, ranked, sums};
 use crate::info::read;
-use crate::options::{FROM_1, MOST, PAPER_HAS_0, Range, options};
+use crate::options::{FROM_1, MAX_COUNT, PAPER_HAS_0, Range, options};
 use crate::parallel::{par_chunks, par_map};
 use crate::score::reduce;
 use crate::window::{W, default_window};
@@ -38,7 +38,7 @@ options! {
         /// layers that share one list
         reuse: usize => "reuse", "1",
             Range::Whole("a whole number from 1 (scores every layer) to 16777216", |layers| {
-                (1..=MOST).contains(&layers)
+                (1..=MAX_COUNT).contains(&layers)
             });
         /// first tokens that are always kept (clean only)
         sinks: usize => "sinks", "4", PAPER_HAS_0;

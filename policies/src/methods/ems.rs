@@ -301,7 +301,7 @@ impl Parts {
         let entry = |token: u32, class: u32| Entry {
             pos: Pos(token),
             class,
-            weight: loc[token as usize].max(Rules::LEAST_WEIGHT),
+            weight: loc[token as usize].max(Rules::MIN_WEIGHT),
         };
         let own = (0u32..).zip(centres);
         let mut kept: Vec<Entry> = own.map(|(class, &token)| entry(token, class)).collect();

@@ -48,7 +48,7 @@ pub(crate) struct Capacity {
 
 impl Rules {
     /// Minimum weight of a member, also without any attention.
-    pub(crate) const LEAST_WEIGHT: f32 = 1e-9;
+    pub(crate) const MIN_WEIGHT: f32 = 1e-9;
 }
 
 /// One KV head's entries in order of position.
@@ -309,7 +309,7 @@ impl Head {
         let of_class = step.classes.iter().zip(&self.loc);
         of_class
             .filter(|(c, _)| **c == class)
-            .map(|(_, loc)| loc.max(Rules::LEAST_WEIGHT))
+            .map(|(_, loc)| loc.max(Rules::MIN_WEIGHT))
             .sum()
     }
 

@@ -7,7 +7,7 @@
 //! chat template after it is observed and kept in addition (`window.rs`).
 
 use crate::info::read;
-use crate::options::{MOST, ON_OFF, PAPER_HAS_0, Range, options};
+use crate::options::{MAX_COUNT, ON_OFF, PAPER_HAS_0, Range, options};
 use crate::score::sum_of_rows;
 use crate::slots::lowest;
 use crate::top_tokens::keep_top_k;
@@ -39,7 +39,7 @@ options! {
         recent: Option<usize> => "recent", "1, or 0 with force_last=false",
             Range::Whole(
                 "a whole number from 0 to 16777216 (508 of 1024 rows in TreeKV's tables)",
-                |n| n <= MOST,
+                |n| n <= MAX_COUNT,
             );
         /// evict while answering; off cuts the prompt only, as the baselines of PyramidKV and ChunkKV do
         decode: bool => "decode", "on", ON_OFF;

@@ -17,7 +17,7 @@
 use std::sync::Arc;
 
 use super::own_and_base;
-use crate::options::{FROM_1, MOST, Range, options};
+use crate::options::{FROM_1, MAX_COUNT, Range, options};
 use crate::{
     Evict, Evictions, Method, MethodInfo, Observation, Parameter, PolicyError, PromptShape,
     Retention, RowPlan, RowRequest, Score, Select, Selection, StepObservation,
@@ -30,7 +30,7 @@ options! {
         /// rows per head that the cache is cut back to while answering (not in the paper)
         cap: Option<usize> => "decode_cap", "off",
             Range::Whole("a whole number from the budget to 16777216", |cap| {
-                (1..=MOST).contains(&cap)
+                (1..=MAX_COUNT).contains(&cap)
             });
         /// with decode_cap: tokens between two cuts
         every: usize => "decode_every", "64", FROM_1;
