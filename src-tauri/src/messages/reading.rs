@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn numbers_are_grouped_and_methods_have_their_titles() {
         let said = streams(1_234_567, true, "mini", 8192);
-        assert!(said.contains("more than 1,234,567 tokens") && said.contains("8,192"));
+        assert!(said.contains("about 1,234,567 tokens") && said.contains("8,192"));
         assert!(cannot_stream("snapkv").starts_with("SnapKV cannot"));
         assert!(streamed(Some(2048), true).contains("at most 2,048 tokens"));
         assert!(streamed(None, true).contains("starts at once"));
