@@ -14,7 +14,7 @@ use kept_models::{Model, RopeTable};
 use sha2::{Digest, Sha256};
 
 /// Incremented when the same document and model would give different bytes.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Incremented when the same document in streaming mode would leave different numbers in its checkpoint, or in another
 /// order.
 const CHECKPOINT_VERSION: u32 = 2;
@@ -24,22 +24,26 @@ const PIECE_BYTES: usize = 16 << 10;
 /// Hexadecimal digits of each half of a key.
 const HALF: usize = 32;
 
-/// Fingerprint of a model: its metadata, its size and pieces of its tensors, not its path. A file that was moved
-/// keeps its vaults; a file that was replaced loses them.
+/// Fingerprint of a model: its metadata, its size and pieces of its tensors, not its path, and no name of this program's
+/// own. A file that was moved keeps its vaults, also with a newer program; a file that was replaced loses them.
 #[derive(Debug, Clone)]
 pub struct ModelFingerprint([u8; 32]);
 
 impl ModelFingerprint {
-    /// Computes the fingerprint; reads about a megabyte of the model's file.
+    /// Computes the fingerprint; reads the header of the model's file and about a megabyte of its tensors. The RoPE
+    /// scaling that a user chooses is in the RoPE table of the key.
     pub fn of(model: &Model) -> Self {
         let mut hash = Sha256::new();
-        // The configuration from the metadata, with options of the user (RoPE scaling).
-        hash.update(format!("{:?}", model.config()).as_bytes());
-        for part in model.gguf().files() {
+        let gguf = model.gguf();
+        for (index, part) in gguf.files().iter().enumerate() {
             let bytes = part.bytes();
             hash.update((bytes.len() as u64).to_le_bytes());
-            let step = (bytes.len() / PIECES).max(1);
-            for piece in bytes.chunks(step) {
+            let tensors = gguf.tensors().filter(|tensor| tensor.part == index);
+            let header = tensors.map(|tensor| tensor.start).min().unwrap_or(0);
+            let (header, tensors) = bytes.split_at(header);
+            hash.update(header);
+            let step = (tensors.len() / PIECES).max(1);
+            for piece in tensors.chunks(step) {
                 hash.update(&piece[..piece.len().min(PIECE_BYTES)]);
             }
         }
