@@ -242,13 +242,15 @@ describe('doubt', () => {
     expect(doubtOf(answered([source(0.5, 0.05), source(0.5, 0.6)]), false)).toBe('forgotten')
   })
 
-  it('is about scattered evidence where much is forgotten', () => {
+  it('is about scattered evidence, whatever is remembered', () => {
     const none = { citations: [] }
     expect(doubtOf(answered([source(0.1, 0.3), source(0.1, 0.3)], none), false)).toBe('unseen')
     expect(doubtOf(answered([], none), false)).toBe('unseen')
     // Some right answers cite no passage: one with a clear share of the evidence is enough.
     expect(doubtOf(answered([source(0.3, 0.3)], none), false)).toBeNull()
-    expect(doubtOf(answered([], { ...none, rows: 60 }), false)).toBeNull()
+    expect(doubtOf(answered([], { ...none, rows: 60 }), false)).toBe('unseen')
+    expect(doubtOf(answered([source(0.1, 1)], { ...none, rows: 100 }), false)).toBe('unseen')
+    expect(doubtOf(answered([source(0.3, 1)], { ...none, rows: 100 }), false)).toBeNull()
   })
 
   it('is none without figures, without a document, with the full cache, or for an answer that was cut', () => {
@@ -260,6 +262,12 @@ describe('doubt', () => {
     expect(doubtOf({ ...doubtful(), facts: null }, false)).toBeNull()
     expect(doubtOf({ ...doubtful(), state: 'answering' }, false)).toBeNull()
     expect(doubtOf({ ...doubtful(), answer: '' }, false)).toBeNull()
+  })
+
+  it('is said without a button where all was remembered', () => {
+    show(Doubt, { turn: answered([source(0.1, 1)], { citations: [], rows: 100 }) })
+    expect(words(all('doubt')[0])).toBe('This answer stands on no passage the model clearly looked at.')
+    expect(all('ask-more')).toHaveLength(0)
   })
 
   it('offers the same question with twice the memory', async () => {

@@ -10,8 +10,6 @@ export type Doubt = 'forgotten' | 'unseen'
 
 /** A passage is forgotten if it is remembered this much less than the text as a whole. */
 const OF_MEAN = 0.5
-/** A method has forgotten much if it remembers less than this. */
-const MUCH = 0.5
 /** Evidence is scattered if no passage has this share of it. */
 const CLEAR = 0.2
 
@@ -25,14 +23,13 @@ export function doubtOf(turn: Turn, chatting: boolean): Doubt | null {
   const { facts, sources, state } = turn
   const share = rememberedBy(turn)
   // Earlier versions stored turns without a cache type, and without citations.
-  if (chatting || state !== 'done' || !facts || facts.finish !== 'end' || facts.cache === '' || share >= 1) return null
+  if (chatting || state !== 'done' || !facts || facts.finish !== 'end' || facts.cache === '') return null
   if (turn.answer.trim() === '') return null
   const cited = new Set(facts.citations.map(({ source }) => source))
   const used = cited.size > 0 ? sources.filter((_, i) => cited.has(i)) : sources
   const most = Math.min(THRESHOLD, share * OF_MEAN)
-  if (used.length > 0 && used.every(({ kept }) => kept < most)) return 'forgotten'
-  if (cited.size > 0 || share >= MUCH) return null
-  return sources.every(({ weight }) => weight < CLEAR) ? 'unseen' : null
+  if (share < 1 && used.length > 0 && used.every(({ kept }) => kept < most)) return 'forgotten'
+  return cited.size === 0 && sources.every(({ weight }) => weight < CLEAR) ? 'unseen' : null
 }
 
 /** The turn's own choice with twice the memory; null if it had all. */
