@@ -1,5 +1,6 @@
 //! Conversations as files: Markdown and HTML to read, JSON to import again.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -114,9 +115,14 @@ fn json(title: &str, conversation: &Loaded) -> String {
     text.expect("texts, numbers and lists") + "\n"
 }
 
-/// The turns with the versions of a question next to each other.
+/// The turns with the versions of a question next to each other, without attempts that have no answer where another
+/// version has one.
 fn ordered(turns: &[Turn]) -> Vec<&Turn> {
-    let mut turns: Vec<_> = turns.iter().collect();
+    let has_text = |turn: &&Turn| !turn.answer.trim().is_empty();
+    let answered = turns.iter().filter(has_text).map(Turn::first_version);
+    let answered: HashSet<u64> = answered.collect();
+    let shown = |turn: &&Turn| has_text(turn) || !answered.contains(&turn.first_version());
+    let mut turns: Vec<_> = turns.iter().filter(shown).collect();
     turns.sort_by_key(|turn| (turn.first_version(), turn.id));
     turns
 }

@@ -163,6 +163,16 @@ describe('the map', () => {
     expect(map.leastOf({ ends: new Uint32Array(), counts: new Uint16Array(), slots: 20 })).toBe(19)
   })
 
+  it('asks for the ends again after another turn or none', async () => {
+    const { map, program } = view()
+    map.show(1)
+    await later()
+    map.show(null)
+    map.show(1)
+    await later()
+    expect(program.count('ends')).toBe(2)
+  })
+
   it('asks at most about ten times a second while layers come, and the ends once', async () => {
     const { map, program } = view()
     map.show(1)

@@ -272,6 +272,20 @@ describe('versions', () => {
     expect([all('turn').length, one('turn')?.dataset['state'], kept.app.selected, composed]).toEqual([2, 'asked', 4, 1])
   })
 
+  it('begin again in the place of one without a word, without its map', () => {
+    show(Conversation)
+    for (const state of ['failed', 'stopped'] as const) {
+      given([turn({ id: 1, question: 'One?', state }), versions[1]!])
+      kept.app.apply({ event: 'map', turn: 1, layersDone: 1, layers: 6 })
+      tell({ id: 1, question: 'One?', state: 'asked', method: 'full' })
+      expect([kept.app.selected, kept.app.mapped, all('turn').map((card) => card.dataset['state'])]).toEqual([
+        1,
+        null,
+        ['asked', 'done'],
+      ])
+    }
+  })
+
   it('wait in their card, without the map, and leave it again', async () => {
     show(Conversation)
     given()

@@ -56,32 +56,18 @@ impl AppState {
         if let Some(turn) = relation.edits {
             self.branch_before(turn, question)?;
         }
-        let id = take(&mut self.ids.turn);
-        self.open.turns.push(Turn {
-            id,
-            question: question.to_owned(),
-            answer: String::new(),
-            state: TurnState::Waiting,
-            error: None,
-            method: choice.method.clone(),
-            parameters: choice.parameters.clone(),
-            budget: choice.budget.clone(),
-            cache: self.settings.cache.clone(),
-            memory: self.settings.memory.clone(),
-            instructions: String::new(),
-            model: self.model_label(),
-            sources: Vec::new(),
-            facts: None,
-            has_map: false,
-            thinking: false,
-            windows: Vec::new(),
-            version_of,
-            has_lift: false,
-            has_replay: false,
-            levels: 0,
-            levels_done: false,
-        });
-        self.add_question(question, version_of.is_some());
+        let replaced = version_of.and_then(|first| self.forget_wordless(first));
+        let id = match replaced {
+            Some(at) => self.open.turns[at].id,
+            None => take(&mut self.ids.turn),
+        };
+        let version_of = version_of.filter(|first| *first != id);
+        let turn = self.new_turn(id, question, &choice, version_of);
+        match replaced {
+            Some(at) => self.open.turns[at] = turn,
+            None => self.open.turns.push(turn),
+        }
+        self.add_question(question, relation.again.is_some());
         self.open.queue.push_back(Queued {
             turn: id,
             choice,

@@ -56,6 +56,11 @@ impl AppState {
         self.maps.order.clear();
     }
 
+    pub(super) fn forget_map(&mut self, turn: u64) {
+        self.maps.known.remove(&turn);
+        self.maps.order.retain(|known| *known != turn);
+    }
+
     /// The prompt is tokenized: `map` has no layer yet. Without a document there is nothing to paint.
     pub(super) fn map_begins(&mut self, turn: u64, map: TurnMap, windows: Vec<Option<usize>>) {
         let has_map = map.document.cells() > 0;
@@ -126,8 +131,7 @@ impl AppState {
     pub(super) fn finish_map(&mut self, turn: u64) -> Option<SharedMap> {
         let map = self.maps.known.get(&turn)?.clone();
         if lock(&map).document.layers_done() == 0 {
-            self.maps.known.remove(&turn);
-            self.maps.order.retain(|known| *known != turn);
+            self.forget_map(turn);
             return None;
         }
         self.announce(turn, &map);

@@ -8,10 +8,62 @@ use super::AppState;
 use super::asking::method_of;
 use super::effect::Save;
 use super::waiting::{Queued, Running, Unready};
-use crate::contract::{AppEvent, Turn, TurnState};
+use crate::contract::{AppEvent, Choice, Turn, TurnState};
 use crate::messages;
 
 impl AppState {
+    /// A question that waits, with the settings of this moment.
+    pub(super) fn new_turn(
+        &self,
+        id: u64,
+        question: &str,
+        choice: &Choice,
+        version_of: Option<u64>,
+    ) -> Turn {
+        Turn {
+            id,
+            question: question.to_owned(),
+            answer: String::new(),
+            state: TurnState::Waiting,
+            error: None,
+            method: choice.method.clone(),
+            parameters: choice.parameters.clone(),
+            budget: choice.budget.clone(),
+            cache: self.settings.cache.clone(),
+            memory: self.settings.memory.clone(),
+            instructions: String::new(),
+            model: self.model_label(),
+            sources: Vec::new(),
+            facts: None,
+            has_map: false,
+            thinking: false,
+            windows: Vec::new(),
+            version_of,
+            has_lift: false,
+            has_replay: false,
+            levels: 0,
+            levels_done: false,
+        }
+    }
+
+    /// The index of the last attempt at the question whose first version is `first`, if it failed or was stopped before
+    /// its first word: another attempt takes its place. What is stored of it is removed.
+    pub(super) fn forget_wordless(&mut self, first: u64) -> Option<usize> {
+        let mut turns = self.open.turns.iter();
+        let at = turns.rposition(|turn| turn.first_version() == first)?;
+        let turn = &self.open.turns[at];
+        let ended = matches!(turn.state, TurnState::Failed | TurnState::Stopped);
+        if !ended || !turn.answer.is_empty() {
+            return None;
+        }
+        let id = turn.id;
+        self.forget_map(id);
+        self.maps.neutral.known.remove(&id);
+        self.maps.levels.known.remove(&id);
+        self.save(Save::RemoveTurn(id));
+        Some(at)
+    }
+
     /// Asks the first question that waits, if nothing else runs. Questions that can no longer be asked fail.
     pub(super) fn ask_next(&mut self) {
         while self.running.is_none()
@@ -81,7 +133,7 @@ impl AppState {
             budget: self.budget_of(&choice),
             max_tokens: settings.max_tokens,
             temperature: settings.temperature,
-            // No other attempt has this number, also after a restart: asked again, a question has another answer.
+            // No other attempt with an answer has this number, also after a restart: asked again, a question has another answer.
             seed: id,
             repeat_penalty: settings.repeat_penalty,
             thinking,

@@ -414,8 +414,9 @@ export class AppState {
     if (before !== undefined && RUNNING.includes(before) && !RUNNING.includes(turn.state)) this.outdated = this.estimate
     this.speeds = { ...this.speeds, ...speedsOf([turn]) }
     // While a question waits, the map of the running one stays on the page.
-    const begins =
-      before === undefined ? turn.state !== 'waiting' : before === 'waiting' && this.running?.id === turn.id
+    // An attempt that ended without a word begins again.
+    const fresh = before === undefined || before === 'failed' || before === 'stopped'
+    const begins = fresh ? turn.state !== 'waiting' : before === 'waiting' && this.running?.id === turn.id
     if (begins || this.selected === null) {
       this.selected = turn.id
       this.#announced = 0

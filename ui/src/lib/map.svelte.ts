@@ -158,6 +158,8 @@ export class MapView {
     this.#hasLift = hasLift
     if (same) return this.refresh()
     this.#turn = turn
+    // Asked again, a question may be read by another model.
+    this.#ends = null
     this.#tokens.clear()
     this.levels = []
     this.replay = null

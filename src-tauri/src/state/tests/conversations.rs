@@ -328,6 +328,19 @@ fn an_exported_conversation_is_imported_as_another_one() {
         "{text}"
     );
     assert!(text.contains("\nBecause\n"));
+    // An attempt without an answer is left out where another one has it.
+    let failed = crate::contract::Turn {
+        id: 99,
+        answer: String::new(),
+        state: TurnState::Failed,
+        version_of: Some(answered.turns[0].id),
+        ..answered.turns[0].clone()
+    };
+    answered.turns.push(failed);
+    assert_eq!(crate::exported::export(&path("a"), "Rent", &answered), text);
+    answered.turns.remove(0);
+    let text = crate::exported::export(&path("a"), "Rent", &answered);
+    assert!(text.contains("*Not answered.*"), "{text}");
     // What is no export is refused with the place of the error.
     let refused = |text: &str| match crate::exported::import("a.json", text.as_bytes()) {
         Err(error) => error.to_string(),

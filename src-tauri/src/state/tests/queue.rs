@@ -119,6 +119,70 @@ fn a_version_sees_what_its_question_saw_and_later_questions_see_the_newest() {
     assert_eq!(unknown, Err(messages::NO_TURN.to_owned()));
 }
 
+/// Ends the question `ticket` before its first word.
+fn fails(story: &mut Story, ticket: u64, stopped: bool) {
+    story.hear(Reply::Failed {
+        ticket: Some(ticket),
+        what: Failure::Ask,
+        message: "no memory".into(),
+        code: kept_worker::protocol::FaultCode::Other,
+        stopped,
+    });
+}
+
+#[test]
+fn an_attempt_without_a_word_is_replaced_by_the_next() {
+    let mut story = conversing();
+    let one = ask(&mut story, "One?", Relation::default());
+    let (ticket, _) = sent(&mut story);
+    story.read(ticket, 1);
+    fails(&mut story, ticket, true);
+    assert_eq!(
+        (story.turn().state, story.turn().has_map),
+        (TurnState::Stopped, true)
+    );
+    converse(&mut story, "Two?", "B");
+    story.look();
+    // In its place, before the second question; what was stored of it is removed.
+    let choice = Choice::plain("h2o", None);
+    let asked = story.state.ask("One?", choice, again(one));
+    assert_eq!(asked, Ok(one));
+    let removed =
+        |effect: &Effect| matches!(effect, Effect::Save(Save::RemoveTurn(id)) if *id == one);
+    assert!(story.look().iter().any(removed));
+    let turns = story.state.snapshot().turns;
+    assert_eq!(turns.len(), 2);
+    assert_eq!(
+        (turns[0].id, turns[0].method.as_str(), turns[0].version_of),
+        (one, "h2o", None)
+    );
+    assert_eq!(
+        (turns[0].has_map, turns[0].state),
+        (false, TurnState::Asked)
+    );
+    assert_eq!(story.state.snapshot().conversations[0].questions, 2);
+}
+
+#[test]
+fn an_attempt_with_an_answer_stays_beside_one_that_is_replaced() {
+    let mut story = conversing();
+    converse(&mut story, "One?", "A");
+    let one = story.turn().id;
+    let mut ids = vec![one];
+    for stopped in [false, true] {
+        story.look();
+        ids.push(ask(&mut story, "One?", again(one)));
+        let (ticket, _) = sent(&mut story);
+        fails(&mut story, ticket, stopped);
+    }
+    assert_eq!(ids[1], ids[2]);
+    assert_ne!(ids[0], ids[1]);
+    converse_as(&mut story, "One?", "C", again(ids[1]));
+    let turns = story.state.snapshot().turns;
+    let answers = turns.iter().map(|t| (t.answer.as_str(), t.version_of));
+    assert_eq!(answers.collect::<Vec<_>>(), [("A", None), ("C", Some(one))]);
+}
+
 /// Asks and answers a question; returns the temperature and the seed that it was asked with.
 fn sampling_of(story: &mut Story, relation: Relation) -> (f64, u64) {
     ask(story, "Why?", relation);
