@@ -171,6 +171,11 @@ describe('the composer', () => {
     expect(say(true, 340)).toBe('Reading in the background: 34 %, 2 min left Stop')
     expect(find('how-read')).toBeNull()
     find('reading-stop')!.click()
+    // Within its first section nothing is stored.
+    expect(say(false, 340)).toBe('Reading was stopped at 34 %. Read again')
+    kept.app.estimate = {
+      promptTokens: 1000, rows: 100, memory: memory(), notes: [], chosen: null, tokensFromVault: 300, tokensToRepeat: 0, cache: 'f16',
+    } // prettier-ignore
     expect(say(false, 340)).toBe('Reading was stopped at 34 %. Read on')
     find('reading-resume')!.click()
     await settle()

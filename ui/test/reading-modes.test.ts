@@ -103,6 +103,30 @@ describe('before a question', () => {
     expect(find('how-read')).toBeNull()
   })
 
+  it('says when an answer starts if earlier turns or the question itself take a while', () => {
+    const kept = given()
+    show(Composer, kept)
+    kept.app.document = documentFacts({ tokens: 1000, length: 4000 })
+    const after = (promptTokens: number, some: Partial<Facts> = {}, draft = '') => {
+      kept.app.turns = [turn({ answer: 'Yes.', facts: { ...FACTS, ...some } })]
+      kept.app.estimate = estimate({ promptTokens, tokensFromVault: 1000 })
+      kept.app.draft = draft
+      flushSync()
+      return words('how-read')
+    }
+    const soon = 'Already read: answers start right away.'
+    expect(after(1400)).toBe(soon)
+    kept.app.speeds = { mini: 20 }
+    expect(after(1060)).toBe(soon)
+    expect(after(1400)).toBe('Already read: an answer starts after about 20 s.')
+    // Earlier turns are in the vault too.
+    expect(after(1400, { tokensFromVault: 1380 })).toBe(soon)
+    expect(after(1040, {}, 'x'.repeat(1600))).toBe('Already read: an answer starts after about 25 s.')
+    kept.app.document = documentFacts({ ...LONG, tokens: 1000, length: 4000 })
+    kept.app.settings = { ...kept.app.settings, method: 'ems' }
+    expect(after(1400)).toBe('Already read, in pieces: an answer starts after about 20 s.')
+  })
+
   it('promises nothing of later questions while the document could not be stored', () => {
     const kept = given()
     show(Composer, kept)

@@ -151,6 +151,10 @@ impl AppState {
     /// The worker stopped reading: for a question (`stopped`), or over an error. Without a ticket whatever it read.
     pub(super) fn reading_failed(&mut self, of: Option<u64>, message: &str, stopped: bool) {
         let Step::Running(ticket) = self.reading.step else {
+            // The user stopped it: the estimate follows what is in the vault.
+            if self.reading.step == Step::Stopped && of.is_some() {
+                self.request_vaults();
+            }
             return;
         };
         if of.is_some_and(|of| of != ticket) {
