@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { AnswerFlow } from '../src/lib/answer'
-import { finished, render } from '../src/lib/markdown'
+import { finished, render, settled } from '../src/lib/markdown'
 
 function html(text: string): string {
   const box = document.createElement('div')
@@ -75,18 +75,60 @@ describe('hostile Markdown', () => {
 
 describe('a growing answer', () => {
   it('knows where finished blocks end', () => {
-    const at = (end: number, closed = end) => ({ closed, end })
-    expect(finished('one')).toEqual(at(0))
-    expect(finished('one\n')).toEqual(at(0))
-    expect(finished('one\n\ntwo')).toEqual(at(5))
-    expect(finished('```\na\n\nb')).toEqual(at(0))
-    expect(finished('```\na\n\nb\n```\n\nc')).toEqual(at(14))
-    expect(finished('~~~\n```\n\n~~~\n\nc')).toEqual(at(14))
+    expect(finished('one')).toBe(0)
+    expect(finished('one\n')).toBe(0)
+    expect(finished('one\n\ntwo')).toBe(5)
+    expect(finished('```\na\n\nb')).toBe(0)
+    expect(finished('```\na\n\nb\n```\n\nc')).toBe(14)
+    expect(finished('~~~\n```\n\n~~~\n\nc')).toBe(14)
     // A list is closed by a line that is neither an item nor part of one.
-    expect(finished('1. a\n\n')).toEqual(at(6, 0))
-    for (const next of ['2. b', '2', '-', '  more', '']) expect(finished(`1. a\n\n${next}`)).toEqual(at(6, 0))
-    for (const next of ['last', '**b**', '2 of']) expect(finished(`1. a\n\n${next}`)).toEqual(at(6))
-    expect(finished('1. a\n\nlast\n\n2. b\n\n')).toEqual(at(18, 12))
+    expect(finished('1. a\n\n')).toBe(0)
+    for (const next of ['2. b', '2', '-', '  more', '']) expect(finished(`1. a\n\n${next}`)).toBe(0)
+    for (const next of ['last', '**b**', '2 of']) expect(finished(`1. a\n\n${next}`)).toBe(6)
+    expect(finished('1. a\n\nlast\n\n2. b\n\n')).toBe(12)
+  })
+
+  it('closes what is open in the last line, and leaves out what may be the beginning of a mark', () => {
+    for (const [text, shown] of [
+      ['3. **The To', '3. **The To**'],
+      ['3. **The ', '3. **The**'],
+      ['3. **', '3.'],
+      ['a **b*', 'a **b**'],
+      ['a **b** c', 'a **b** c'],
+      ['a **b *c', 'a **b *c***'],
+      ['a `b*', 'a `b`'],
+      ['a ``b` c', 'a ``b` c``'],
+      ['2 * 3', '2 * 3'],
+      ['a \\*b', 'a \\*b'],
+      ['one\n-', 'one\n'],
+      ['one\n> ##', 'one\n'],
+      ['1. one\n2', '1. one\n'],
+      ['one\n2', 'one\n2'],
+      ['42', '42'],
+      ['1. one\n12.', '1. one\n'],
+      ['```\na **b', '```\na **b'],
+      ['```\na\n``', '```\na\n'],
+      ['```\na\n```\n**b', '```\na\n```\n**b**'],
+    ] as const)
+      expect(settled(text)).toBe(shown)
+  })
+
+  it('is Markdown to its last word, which no mark makes jump', () => {
+    const box = document.createElement('div')
+    const flow = new AnswerFlow(box)
+    const text = 'Two:\n\n1. **The Quay** is old.\n2. **The `Town` of Ash** is not.'
+    for (let at = 0; at <= text.length; at++) {
+      flow.update(text.slice(0, at), false)
+      expect(box.textContent).not.toMatch(/[*`]|^\d\./m)
+    }
+    expect([...box.querySelectorAll('strong')].map((strong) => strong.textContent)).toEqual([
+      'The Quay',
+      'The Town of Ash',
+    ])
+    // The cursor stands behind the last word.
+    expect(box.querySelector('.cursor')?.parentElement).toBe(box.querySelectorAll('li')[1])
+    flow.update(text, true)
+    expect(box.innerHTML).toBe(html(text))
   })
 
   it('numbers a list with empty lines while it grows', () => {
@@ -97,13 +139,13 @@ describe('a growing answer', () => {
     for (let at = 0; at <= text.length; at++) {
       flow.update(text.slice(0, at), false)
       const lists = [...box.children].filter((element) => element.tagName === 'OL')
-      expect(lists.length).toBeLessThanOrEqual(text.slice(0, at).includes('1. one') ? 2 : 1)
+      expect(lists.length).toBeLessThanOrEqual(text.slice(0, at).includes('Last.\n\n1.') ? 2 : 1)
     }
     expect([...box.querySelectorAll('ol')].map((list) => list.children.length)).toEqual([12, 1])
     expect(box.textContent?.match(/First:/g)).toHaveLength(1)
   })
 
-  it('never touches what is drawn, whatever the pieces, and ends as if drawn at once', () => {
+  it('never touches finished blocks, whatever the pieces, and ends as if drawn at once', () => {
     const text = 'First **one**.\n\nSecond:\n\n```\ncode\n\nmore\n```\n\n- a\n- b\n\nlast'
     for (let piece = 1; piece < 9; piece++) {
       const box = document.createElement('div')
@@ -112,7 +154,7 @@ describe('a growing answer', () => {
       for (let at = 0; at <= text.length; at += piece) {
         flow.update(text.slice(0, at), false)
         if (first) expect(box.firstElementChild).toBe(first)
-        else if (box.querySelector('p')) first = box.firstElementChild
+        else if (text.slice(0, at).includes('\n\n')) first = box.firstElementChild
       }
       flow.update(text, true)
       expect(box.innerHTML).toBe(html(text))
@@ -124,7 +166,7 @@ describe('a growing answer', () => {
     const flow = new AnswerFlow(box)
     flow.update('one\n\ntwo', false)
     flow.update('three', false)
-    expect(box.textContent).toBe('three')
+    expect(box.textContent).toBe('three\n')
     flow.update('three', true)
     flow.update('', false)
     expect(box.textContent).toBe('')

@@ -322,7 +322,7 @@ describe('a turn', () => {
     kept.app.apply({ event: 'token', turn: 1, text: 'The **lessor', attended: [] })
     kept.app.writePieces()
     flushSync()
-    expect([state(), find('answer')?.textContent]).toEqual(['answering', 'The **lessor'])
+    expect([state(), find('answer')?.textContent]).toEqual(['answering', 'The lessor\n'])
 
     kept.app.apply({ event: 'turn', turn: turn({ state: 'stopped', answer: 'The **lessor**' }) })
     flushSync()

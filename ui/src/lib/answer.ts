@@ -1,15 +1,17 @@
 /**
- * Renders a growing answer into an element: finished blocks as Markdown, once each, or again where a list
- * goes on; the rest as plain text in one text node that only grows. The complete answer is rendered as Markdown once
- * more, since a later line may belong to an earlier block.
+ * Renders a growing answer into an element: finished blocks as Markdown, once each, and the unfinished block or list
+ * again with each piece. The complete answer is rendered as Markdown once more, since a later line may belong to an
+ * earlier block.
  */
-import { finished, render } from './markdown'
+import { finished, render, settled } from './markdown'
+
+/** Elements in which the cursor stands at the end of their last line. */
+const HOLDS_LINES = /^(?:P|[UO]L|LI|BLOCKQUOTE|PRE|CODE|TABLE|T[BRHD].*|H\d)$/
 
 export class AnswerFlow {
   #element: HTMLElement
-  #tail = document.createTextNode('')
-  #last = document.createElement('span')
-  /** Text already rendered as Markdown. */
+  #cursor = document.createElement('span')
+  /** The text that is rendered, unless it is complete. */
   #drawn = ''
   /** Length of its part that is rendered for good; the nodes of the rest. */
   #closed = 0
@@ -18,9 +20,8 @@ export class AnswerFlow {
 
   constructor(element: HTMLElement) {
     this.#element = element
-    this.#last.className = 'tail'
-    this.#last.append(this.#tail)
-    element.replaceChildren(this.#last)
+    this.#cursor.className = 'cursor'
+    element.replaceChildren(this.#cursor)
   }
 
   /** `finish` changes the complete answer before it is shown, again when `notes` change. */
@@ -37,22 +38,24 @@ export class AnswerFlow {
     if (this.#whole !== null || !text.startsWith(this.#drawn)) {
       this.#whole = null
       this.#forget()
-      this.#tail.data = ''
-      this.#element.replaceChildren(this.#last)
+      this.#element.replaceChildren()
     }
-    const { closed, end } = finished(text, this.#closed)
-    if (end > this.#drawn.length || closed > this.#closed) {
-      for (const node of this.#open) node.remove()
-      this.#last.before(render(text.slice(this.#closed, closed)))
-      const open = render(text.slice(closed, end))
-      this.#open = [...open.childNodes]
-      this.#last.before(open)
-      this.#drawn = text.slice(0, end)
-      this.#closed = closed
-    }
-    const rest = text.slice(end)
-    if (rest.startsWith(this.#tail.data)) this.#tail.appendData(rest.slice(this.#tail.length))
-    else this.#tail.data = rest
+    const closed = finished(text, this.#closed)
+    for (const node of this.#open) node.remove()
+    if (closed > this.#closed) this.#element.append(render(text.slice(this.#closed, closed)))
+    const open = render(settled(text.slice(closed)))
+    this.#open = [...open.childNodes]
+    this.#element.append(open)
+    this.#drawn = text
+    this.#closed = closed
+    this.#placeCursor()
+  }
+
+  #placeCursor(): void {
+    this.#cursor.remove()
+    let last: Element = this.#element
+    while (last.lastElementChild && HOLDS_LINES.test(last.lastElementChild.tagName)) last = last.lastElementChild
+    last.append(this.#cursor)
   }
 
   #forget(): void {

@@ -57,17 +57,18 @@ const ITEM = /^ {0,3}(?:\d{1,9}[.)]|[*+-])(?:\s|$)/
 /** A line, or the beginning of one, that may belong to the list before it. */
 const OF_LIST = /^(?:\s|\d{0,9}$|(?:\d{1,9}[.)]|[*+-])(?:\s|$))/
 
-/** Ends of the finished blocks of a growing answer. */
-export interface Finished {
-  /** Later text does not change how the part before is parsed. */
-  closed: number
-  /** After the last empty line outside a code fence; the part from `closed` has a list that later items continue. */
-  end: number
+/** The fence of the code that is open before `line`, given that of the code open before it. */
+function fenceAfter(line: string, fence: string | null): string | null {
+  const mark = /^ {0,3}(`{3,}|~{3,})/.exec(line)?.[1]
+  if (!mark) return fence
+  if (fence === null) return mark
+  return mark[0] === fence[0] && mark.length >= fence.length ? null : fence
 }
 
-/** The finished blocks of `text` after `from`, where a block begins. */
-export function finished(text: string, from = 0): Finished {
+/** Where the finished blocks of `text` after `from` end, where a block begins: later text does not change them. */
+export function finished(text: string, from = 0): number {
   let closed = from
+  /** After the last empty line outside code; a list before it may go on. */
   let end = from
   let fence: string | null = null
   let list = false
@@ -80,11 +81,7 @@ export function finished(text: string, from = 0): Finished {
       closed = end
     }
     if (found < 0) break
-    const mark = /^ {0,3}(`{3,}|~{3,})/.exec(line)?.[1]
-    if (mark) {
-      if (fence === null) fence = mark
-      else if (mark[0] === fence[0] && mark.length >= fence.length) fence = null
-    }
+    fence = fenceAfter(line, fence)
     list ||= fence === null && ITEM.test(line)
     if (fence === null && line.trim() === '') {
       end = found + 1
@@ -92,5 +89,32 @@ export function finished(text: string, from = 0): Finished {
     }
     at = found + 1
   }
-  return { closed, end }
+  return closed
+}
+
+/** A line that may be the beginning of a mark: of a list, a heading, a rule, code. */
+const MARK = /^[\s>]*(?:[-*+_#=~`|]+|\d{1,9}[.)])?\s*$/
+/** Likewise, where a list may go on. */
+const NUMBER = /^\s*\d{1,9}$/
+
+/**
+ * The unfinished end of a growing answer as it is rendered, so that its marks do not come and go: what is open in the
+ * last line (`**bold`) is closed, and what may be the beginning of a mark is left out.
+ */
+export function settled(text: string): string {
+  const start = text.lastIndexOf('\n') + 1
+  const [before, line] = [text.slice(0, start), text.slice(start)]
+  const lines = before.split('\n')
+  const list = lines.some((line) => ITEM.test(line))
+  if (MARK.test(line) || (list && NUMBER.test(line))) return before
+  if (lines.reduce<string | null>((fence, line) => fenceAfter(line, fence), null) !== null) return text
+  const words = line.replace(/[*`]+$/, '').trimEnd()
+  const open: string[] = []
+  for (const { 0: mark, index } of words.matchAll(/\\.|`+|\*{1,3}/g)) {
+    const last = open.at(-1)
+    if (last === mark && (mark.startsWith('`') || /\S/.test(words[index - 1] ?? ' '))) open.pop()
+    else if (last?.startsWith('`') || mark.startsWith('\\')) continue
+    else if (mark.startsWith('`') || /\S/.test(words[index + mark.length] ?? ' ')) open.push(mark)
+  }
+  return before + words + open.reverse().join('')
 }
