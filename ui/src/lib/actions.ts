@@ -24,7 +24,7 @@ const ESTIMATE_TRIES = 4
 /** Time after the worker became ready in which it may not have its document yet. */
 const SETTLING_MS = 5000
 /** How long undoing a deletion is offered. */
-const UNDO_MS = 10_000
+const UNDO_MS = 60_000
 
 const ZOOMS = [50, 60, 70, 80, 90, 100, 110, 120, 130, 150, 175, 200, 250, 300]
 
