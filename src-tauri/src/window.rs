@@ -45,14 +45,21 @@ pub enum WindowError {
     Store(#[from] StoreError),
 }
 
+/// The theme that the user chose; `None` is that of the system.
+fn chosen(theme: Theme) -> Option<tauri::Theme> {
+    match theme {
+        Theme::System => None,
+        Theme::Light => Some(tauri::Theme::Light),
+        Theme::Dark => Some(tauri::Theme::Dark),
+    }
+}
+
 /// Sets the title and the colours of the window.
 fn frame<R: Runtime>(window: WebviewWindow<R>) -> Frame {
     Box::new(move |effect| {
         let set = match effect {
             Effect::Title(title) => window.set_title(&title),
-            Effect::Theme(Theme::System) => window.set_theme(None),
-            Effect::Theme(Theme::Light) => window.set_theme(Some(tauri::Theme::Light)),
-            Effect::Theme(Theme::Dark) => window.set_theme(Some(tauri::Theme::Dark)),
+            Effect::Theme(theme) => window.set_theme(chosen(theme)),
             _ => Ok(()),
         };
         if let Err(error) = set {
@@ -174,12 +181,15 @@ pub fn run(arguments: Arguments) -> Result<(), WindowError> {
     Ok(())
 }
 
-/// Creates the window of `tauri.conf.json`, in the page's colour until the page is there. If WebKit has no data folder
+/// Creates the window of `tauri.conf.json`, in the page's colour until the page is there: it is shown once it has that.
+/// The page asks for the window's theme before it knows the settings. If WebKit has no data folder
 /// of its own, it keeps everything in memory.
 fn show<R: Runtime>(app: &App<R>, theme: Theme) -> Result<WebviewWindow<R>, WindowError> {
     let config = app.config().app.windows.first().cloned();
     let config = config.unwrap_or_default();
-    let mut builder = WebviewWindowBuilder::from_config(app, &config)?;
+    let mut builder = WebviewWindowBuilder::from_config(app, &config)?
+        .theme(chosen(theme))
+        .visible(false);
     let folder = app.path().app_local_data_dir()?;
     if let Err(error) = std::fs::create_dir_all(&folder) {
         tracing::warn!(%error, folder = %folder.display(), "the page keeps its data in memory");
@@ -187,14 +197,13 @@ fn show<R: Runtime>(app: &App<R>, theme: Theme) -> Result<WebviewWindow<R>, Wind
         builder = builder.incognito(true).data_directory(std::env::temp_dir());
     }
     let window = builder.build()?;
-    let dark = match theme {
-        Theme::Light => false,
-        Theme::Dark => true,
-        Theme::System => matches!(window.theme(), Ok(tauri::Theme::Dark)),
-    };
+    // On Linux the window does not say the theme that it was built with.
+    let theme = chosen(theme).or_else(|| window.theme().ok());
+    let dark = theme == Some(tauri::Theme::Dark);
     if let Err(error) = window.set_background_color(Some(if dark { DARK } else { LIGHT })) {
         tracing::warn!(%error, "no background colour");
     }
+    window.show()?;
     Ok(window)
 }
 

@@ -25,5 +25,9 @@ document.addEventListener('securitypolicyviolation', (event) =>
 
 if (import.meta.env.MODE === 'mock') (await import('./mock/index')).start()
 
+// The window has the theme of the settings, which the page does not know yet.
+const dark = matchMedia('(prefers-color-scheme: dark)').matches
+document.documentElement.dataset['theme'] = dark ? 'dark' : 'light'
+
 const target = document.getElementById('app')
 if (target) mount(App, { target, props: { report: tell } })

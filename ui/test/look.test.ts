@@ -63,6 +63,18 @@ describe('colours on the page', () => {
       expect((a! + 0.05) / (b! + 0.05)).toBeGreaterThanOrEqual(4.5)
     }
   })
+  it('let the lines of the small picture be seen, also where they are dense', () => {
+    const over = (theme: string) => {
+      const strength = 0.6 * Number(/--lines-strength: ([^;]+);/.exec(theme)?.[1])
+      const page = colour(theme, '--page')
+      const line = colour(theme, '--lines').map((part, i) => part * strength + page[i]! * (1 - strength))
+      const [a, b] = [page, line as unknown as Rgb].map(luminance).sort((a, b) => b - a)
+      return (a! + 0.05) / (b! + 0.05)
+    }
+    expect(over(light)).toBeGreaterThan(1.25)
+    // Light lines on a dark page look thinner.
+    expect(over(dark)).toBeGreaterThan(1.8)
+  })
   it('tell two memories apart, also from the page', () => {
     for (const theme of [light, dark])
       for (const name of ['--of-both', '--of-a', '--of-b'])
