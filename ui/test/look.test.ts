@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { label, slider, written } from '../src/lib/budget'
 import { cividis, luminance, type Rgb } from '../src/lib/colours'
 import { bytes, coarse, duration, excerpt, left, percent, plural, rate, shorten } from '../src/lib/format'
-import { commandOf } from '../src/lib/keys'
+import { commandOf, isLost } from '../src/lib/keys'
 
 describe('a passage', () => {
   const text =
@@ -146,18 +146,36 @@ describe('budget', () => {
 
 describe('keys', () => {
   const key = (init: KeyboardEventInit) => new KeyboardEvent('keydown', init)
-  it('leaves letters to text fields', () => {
-    expect(commandOf(key({ key: 'n' }), true)).toBeNull()
-    expect(commandOf(key({ key: '/' }), true)).toBeNull()
-    expect(commandOf(key({ key: 'n' }), false)).toBe('next')
-    expect([commandOf(key({ key: 'g' }), false), commandOf(key({ key: 'g' }), true)]).toEqual(['grid', null])
-    expect(commandOf(key({ key: 'ArrowUp', altKey: true }), true)).toBe('previous')
-    expect(commandOf(key({ key: 'o', ctrlKey: true }), true)).toBe('open')
-    expect(commandOf(key({ key: ',', ctrlKey: true }), true)).toBe('settings')
-    expect(commandOf(key({ key: 'l', ctrlKey: true }), false)).toBe('composer')
-    expect(commandOf(key({ key: 'b', ctrlKey: true }), true)).toBe('sidebar')
-    expect(commandOf(key({ key: 'c', ctrlKey: true }), false)).toBeNull()
-    expect(commandOf(key({ key: 'F1' }), true)).toBe('shortcuts')
-    expect(commandOf(key({ key: 'Escape' }), true)).toBe('stop')
+  it('are combinations: a letter alone is text', () => {
+    expect(['n', 'g', '/', '?'].map((name) => commandOf(key({ key: name })))).toEqual([null, null, null, null])
+    expect(commandOf(key({ key: 'ArrowUp', altKey: true }))).toBe('previous')
+    const control = (name: string) => commandOf(key({ key: name, ctrlKey: true }))
+    expect(['o', ',', 'l', 'b', 'n', 'k', 't', 'g', 'd', 'm', 'c'].map(control)).toEqual([
+      'open',
+      'settings',
+      'composer',
+      'sidebar',
+      'new',
+      'search',
+      'table',
+      'grid',
+      'compare',
+      'models',
+      null,
+    ])
+    expect(commandOf(key({ key: 'F1' }))).toBe('shortcuts')
+    expect(commandOf(key({ key: 'Escape' }))).toBe('stop')
+  })
+  it('writes what is typed outside of text fields into the question', () => {
+    const typed = (some: KeyboardEventInit, target: Element = document.body) => {
+      const event = key({ bubbles: true, ...some })
+      target.dispatchEvent(event)
+      return isLost(event)
+    }
+    expect([typed({ key: 'W' }), typed({ key: 'é' }), typed({ key: '?' })]).toEqual([true, true, true])
+    expect(
+      [{ key: ' ' }, { key: 'Tab' }, { key: 'c', ctrlKey: true }, { key: 'a', altKey: true }].map((k) => typed(k)),
+    ).toEqual([false, false, false, false])
+    expect(typed({ key: 'W' }, document.createElement('textarea'))).toBe(false)
   })
 })

@@ -11,6 +11,7 @@ const ENDS = Uint32Array.from({ length: 60 }, (_, i) => (i + 1) * 5)
 
 let shown: Record<string, unknown> | null = null
 let counts: Uint16Array
+let called: string[] = []
 
 beforeEach(() => {
   counts = new Uint16Array(60)
@@ -34,7 +35,11 @@ async function start() {
       start: 0, end: 5, kept: 3, slots: 4, perLayer: [2, 1], kvHeads: 2, tokens: 1, page: null, document: null,
     }), // prettier-ignore
   }
-  mockIPC((name, args) => answers[name]?.((args ?? {}) as Record<string, unknown>) ?? null)
+  called = []
+  mockIPC((name, args) => {
+    called.push(name)
+    return answers[name]?.((args ?? {}) as Record<string, unknown>) ?? null
+  })
   const report = (kind: string, problem: unknown) => expect.fail(`${kind}: ${String(problem)}`)
   shown = mount(App, { target: document.body, props: { report } })
   for (let i = 0; i < 100 && !one('compressed-for'); i++) {
@@ -43,9 +48,10 @@ async function start() {
   }
 }
 
-describe('n and p', () => {
-  const press = (key: string) => {
-    document.body.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true }))
+describe('Alt with ↓ and ↑', () => {
+  const press = (way: 'Down' | 'Up') => {
+    const init = { key: `Arrow${way}`, altKey: true, bubbles: true, cancelable: true }
+    document.body.dispatchEvent(new KeyboardEvent('keydown', init))
     flushSync()
     return one('highlight')?.textContent
   }
@@ -53,7 +59,7 @@ describe('n and p', () => {
   it('go round the highlights both ways, and say which one it is', async () => {
     await start()
     expect(one('highlight')).toBeNull()
-    expect(['n', 'n', 'n', 'n', 'p', 'p'].map(press)).toEqual([
+    expect((['Down', 'Down', 'Down', 'Down', 'Up', 'Up'] as const).map(press)).toEqual([
       'Highlight 1 of 3',
       'Highlight 2 of 3',
       'Highlight 3 of 3',
@@ -67,16 +73,53 @@ describe('n and p', () => {
   it('go to nothing that is not drawn', async () => {
     await start()
     one('threshold')!.dispatchEvent(new KeyboardEvent('keydown', { key: 'End', bubbles: true, cancelable: true }))
-    expect([press('n'), one('announcement')?.textContent]).toEqual([undefined, 'Nothing is highlighted'])
+    expect([press('Down'), one('announcement')?.textContent]).toEqual([undefined, 'Nothing is highlighted'])
   })
 
   it('say that nothing is highlighted where everything is remembered', async () => {
     counts.fill(4)
     await start()
-    expect([press('n'), one('announcement')?.textContent]).toEqual([
+    expect([press('Down'), one('announcement')?.textContent]).toEqual([
       undefined,
       'Everything is remembered: nothing is highlighted',
     ])
+  })
+})
+
+describe('a key without a text field', () => {
+  const press = (target: Element, key: string, some: KeyboardEventInit = {}) => {
+    const event = new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true, ...some })
+    target.dispatchEvent(event)
+    flushSync()
+    return event.defaultPrevented
+  }
+  const focused = () => document.activeElement?.getAttribute('data-testid')
+
+  it('goes to the question, and opens nothing', async () => {
+    await start()
+    for (const target of [document.body, one('document')!, one('settings-button')!]) {
+      ;(document.activeElement as HTMLElement).blur()
+      // The browser writes it where the focus is by then.
+      expect([press(target, 'm'), focused(), one('models')]).toEqual([false, 'composer', null])
+    }
+    one('document')!.focus()
+    press(one('document')!, ' ')
+    expect(focused()).toBe('document')
+    press(document.body, 'm', { ctrlKey: true })
+    one('document')!.focus()
+    press(document.body, 'w')
+    expect([one('models') !== null, focused()]).toEqual([true, 'document'])
+  })
+
+  it('with Ctrl begins a conversation, or searches them', async () => {
+    await start()
+    one('document')!.focus()
+    press(document.body, 'n', { ctrlKey: true })
+    await new Promise((resolve) => setTimeout(resolve, 10))
+    expect([called.includes('new_conversation'), focused()]).toEqual([true, 'composer'])
+    press(document.body, 'k', { ctrlKey: true })
+    await new Promise((resolve) => setTimeout(resolve, 10))
+    expect(focused()).toBe('conversation-search')
   })
 })
 

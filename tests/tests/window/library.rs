@@ -32,7 +32,7 @@ pub fn page_of_models<'h>(launch: &Launch, home: &'h Home) -> App<'h> {
 pub fn open_page(app: &App<'_>) {
     app.until("the page of models is there", |app| {
         app.script(
-            "document.activeElement?.blur(); document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'm', bubbles: true}))",
+            "document.activeElement?.blur(); document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'm', ctrlKey: true, bubbles: true}))",
             Value::Null,
         );
         (app.is_shown("models") && app.count("found") > 0).then_some(())

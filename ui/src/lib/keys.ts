@@ -1,4 +1,7 @@
-/** The keyboard shortcuts: the command of each combination (`commandOf`), and the list for the user. */
+/**
+ * The keyboard shortcuts: the command of each combination (`commandOf`), and the list for the user. Letters alone are no
+ * shortcuts: they are the beginning of a question.
+ */
 
 export type Command =
   | 'open'
@@ -14,35 +17,30 @@ export type Command =
   | 'compare'
   | 'models'
   | 'sidebar'
+  | 'new'
+  | 'search'
   | 'larger'
   | 'smaller'
   | 'ordinary'
 
-/** Commands of keys with Ctrl, and of keys alone. */
+/** Commands of keys with Ctrl. */
 const CONTROL = new Map<string, Command>([
   ['o', 'open'],
   [',', 'settings'],
   ['l', 'composer'],
   ['f', 'find'],
   ['b', 'sidebar'],
-  ['0', 'ordinary'],
-])
-const PLAIN = new Map<string, Command>([
-  ['/', 'composer'],
-  ['?', 'shortcuts'],
-  ['n', 'next'],
-  ['p', 'previous'],
+  ['n', 'new'],
+  ['k', 'search'],
   ['t', 'table'],
   ['g', 'grid'],
-  ['c', 'compare'],
+  ['d', 'compare'],
   ['m', 'models'],
+  ['0', 'ordinary'],
 ])
 
-/**
- * The command of a key press, or null. While typing (`typing`), only combinations with Ctrl and the function keys
- * count.
- */
-export function commandOf(event: KeyboardEvent, typing: boolean): Command | null {
+/** The command of a key press, or null. */
+export function commandOf(event: KeyboardEvent): Command | null {
   const control = event.ctrlKey || event.metaKey
   if (event.isComposing) return null
   if (control && !event.altKey) {
@@ -54,7 +52,13 @@ export function commandOf(event: KeyboardEvent, typing: boolean): Command | null
   if (event.key === 'F1') return 'shortcuts'
   if (event.key === 'Escape') return 'stop'
   if (event.altKey) return event.key === 'ArrowDown' ? 'next' : event.key === 'ArrowUp' ? 'previous' : null
-  return (!typing && PLAIN.get(event.key)) || null
+  return null
+}
+
+/** Whether a key writes a character into no text field. A space scrolls, or presses a button. */
+export function isLost(event: KeyboardEvent): boolean {
+  const { key, ctrlKey, metaKey, altKey, isComposing, target } = event
+  return key.length === 1 && key !== ' ' && !ctrlKey && !metaKey && !altKey && !isComposing && !isTyping(target)
 }
 
 /** Whether a key goes to a text field rather than to the window. */
@@ -80,17 +84,19 @@ export const SHORTCUTS: readonly [string, string][] = [
   ['Enter', 'Ask'],
   ['Shift + Enter', 'New line in the question'],
   ['Esc', 'Stop reading or answering; close what is open'],
-  ['Ctrl + O', 'Open a document'],
-  ['Ctrl + L  or  /', 'Write a question'],
-  ['Ctrl + F', 'Find in the document'],
+  ['Ctrl + L  or any letter', 'Write a question'],
+  ['Ctrl + N', 'New conversation'],
+  ['Ctrl + K', 'Search conversations and documents'],
   ['Ctrl + B', 'Show or hide the conversations'],
+  ['Ctrl + O', 'Open a document'],
+  ['Ctrl + F', 'Find in the document'],
+  ['Ctrl + M', 'Models'],
   ['Ctrl + ,', 'Settings'],
   ['Ctrl + plus, minus, 0', 'Larger, smaller, normal text'],
-  ['n, p  or  Alt + ↓, ↑', 'Next and previous highlight'],
+  ['Alt + ↓, ↑', 'Next and previous highlight'],
   ['Home, End, Page Up, Page Down', 'Move through the document'],
-  ['t', 'List of what is remembered and forgotten'],
-  ['g', 'Which layer and head remembers what'],
-  ['c', 'Compare methods'],
-  ['m', 'Models'],
-  ['F1  or  ?', 'This list'],
+  ['Ctrl + T', 'List of what is remembered and forgotten'],
+  ['Ctrl + G', 'Which layer and head remembers what'],
+  ['Ctrl + D', 'Compare methods'],
+  ['F1', 'This list'],
 ]
