@@ -323,4 +323,19 @@ describe('the page follows an answer', () => {
     wider.follow(answered)
     expect(wider.target?.offset).toBe(500)
   })
+
+  it('and stays at its place over any number of layouts, until the user moves', () => {
+    const at = reader({ start: 50, end: 90 })
+    const after = (start: number) => {
+      at.visible = { start, end: start + 40 }
+      at.stay()
+      return at.target?.offset
+    }
+    // Each layout shows the place to about a line.
+    expect([50, 47, 44].map(after)).toEqual([50, 50, 50])
+    at.moved = true
+    expect([70, 66].map(after)).toEqual([70, 70])
+    at.goTo(90)
+    expect(after(88)).toBe(88)
+  })
 })

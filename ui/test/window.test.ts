@@ -1,8 +1,9 @@
 /** The keys and the mouse in the whole window: highlights, the context menu. */
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount } from 'svelte'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import App from '../src/App.svelte'
+import { Reader } from '../src/lib/reader.svelte'
 import { documentFacts, snapshot, turn } from './given'
 
 /** Sixty tokens of five characters in four slots. */
@@ -120,6 +121,26 @@ describe('a key without a text field', () => {
     press(document.body, 'k', { ctrlKey: true })
     await new Promise((resolve) => setTimeout(resolve, 10))
     expect(focused()).toBe('conversation-search')
+  })
+})
+
+describe('another width of the window', () => {
+  it('leaves what is at the top there', async () => {
+    await start()
+    const paper = one('document')!
+    const sheet = paper.firstElementChild!
+    let wide = 640
+    Object.defineProperty(sheet, 'clientWidth', { get: () => wide })
+    paper.dispatchEvent(new Event('scroll'))
+    // Until the next look.
+    await new Promise((resolve) => setTimeout(resolve, 80))
+    const stay = vi.spyOn(Reader.prototype, 'stay')
+    dispatchEvent(new Event('resize'))
+    expect(stay).not.toHaveBeenCalled()
+    wide = 480
+    dispatchEvent(new Event('resize'))
+    expect(stay).toHaveBeenCalledOnce()
+    stay.mockRestore()
   })
 })
 

@@ -32,8 +32,19 @@ export class Reader {
   grid = $state<boolean | null>(null)
   /** Whether the outline is shown. */
   contents = $state(false)
+  #moved = false
+  /** What stays at the top however often the layout changes, until something else is shown; null if nothing yet. */
+  #top: number | null = null
+
   /** Whether the user has moved through the document since the running question began. */
-  moved = false
+  get moved(): boolean {
+    return this.#moved
+  }
+
+  set moved(moved: boolean) {
+    this.#moved = moved
+    if (moved) this.#top = null
+  }
 
   /** A movement by the user. */
   goTo(offset: number, place = 0, focus = false): void {
@@ -43,7 +54,9 @@ export class Reader {
 
   /** The text has another layout: what is at its top stays there. */
   stay(): void {
-    if (this.visible.start > 0) this.target = { offset: this.visible.start, place: 0, focus: false }
+    // What is visible is known to about a line: asked anew at each of many changes, the place would wander.
+    this.#top ??= this.visible.start
+    if (this.#top > 0) this.target = { offset: this.#top, place: 0, focus: false }
   }
 
   /** An answer has ended: moves to the first passage that it cites, unless the user is elsewhere or sees it. */
@@ -51,6 +64,7 @@ export class Reader {
     const cited = turn.sources[turn.facts?.citations[0]?.source ?? -1]
     const { start, end } = this.visible
     if (!cited || this.moved || (cited.start >= start && cited.end <= end)) return
+    this.#top = null
     this.target = { offset: cited.start, place: 0.33, focus: false }
   }
 
@@ -69,6 +83,7 @@ export class Reader {
     this.word = null
     this.glow = []
     this.lost = []
-    this.moved = false
+    this.#moved = false
+    this.#top = null
   }
 }
