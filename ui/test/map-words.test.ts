@@ -99,10 +99,10 @@ describe('the footer', () => {
     kept.map.painted = { ...painted(3), mean: 1 }
     show(Footer)
     expect(words('kept-share')).toBe('The model remembers 100 % of this document')
-    expect(words('compressed-for')).toBe('Nothing is forgotten, so nothing is highlighted.')
+    expect(words('compressed-for')).toBe('Nothing is forgotten: no highlights.')
     expect(kept.map.regions(TEXT)).toEqual([])
     kept.app.settings = { ...kept.app.settings, method: 'snapkv' }
-    expect(words('compressed-for')).toBe('With Full cache, nothing is forgotten, so nothing is highlighted.')
+    expect(words('compressed-for')).toBe('With Full cache, nothing is forgotten: no highlights.')
   })
 
   it('has nothing about maps in a chat without a document', () => {

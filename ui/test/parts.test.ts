@@ -208,6 +208,14 @@ describe('the composer', () => {
     expect(how()).toBe('Every question reads the document again (about 40 s): the vault is off.')
   })
 
+  it('has the message about a model, which would cover the question elsewhere', () => {
+    const kept = given()
+    show(Composer, kept)
+    kept.app.notify('model', 'broken.gguf is no model.')
+    flushSync()
+    expect(find('notice')?.querySelector('p')?.textContent).toBe('broken.gguf is no model.')
+  })
+
   it('lets the engine that failed speak alone', () => {
     const kept = given()
     show(Composer, kept)

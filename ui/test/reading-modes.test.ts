@@ -333,7 +333,7 @@ describe('the vault in the settings', () => {
     const kept = given()
     kept.app.apply({ event: 'vault', vault, unwritten: false })
     show(MemoryBar, kept)
-    expect(words('memory-vault')).toBe('Vault on disk 3.0 MiB')
+    expect(words('memory-vault')).toBe('All vaults on disk 3.0 MiB')
     kept.app.settings = { ...kept.app.settings, keep: 'off' }
     flushSync()
     expect(find('memory-vault')).toBeNull()
