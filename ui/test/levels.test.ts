@@ -110,7 +110,11 @@ describe('the slider', () => {
     slider().blur()
     slider().focus()
     expect(called.filter((name) => name === 'show_less_memory')).toHaveLength(1)
-    expect(said()).toContain('Finding out')
+    expect(said()).toBe('Finding out, 0 of 13 budgets …')
+    Object.assign(kept.app.turns[0]!, { levels: 2 })
+    flushSync()
+    expect(said()).toBe('Finding out, 2 of 13 budgets …')
+    expect(title()).toBe('Finding out what less memory would keep: 2 of 13 budgets …')
     expect(slider().getAttribute('aria-valuetext')).toBe('This answer: 25 %')
   })
 

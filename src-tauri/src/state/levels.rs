@@ -44,18 +44,21 @@ impl AppState {
         if self.maps.levels.due.is_none() || !self.can_work_in_background() {
             return;
         }
-        let due = self.maps.levels.due.take();
-        if let Some(id) = due
-            && let Some(mut ask) = self.background_question(id)
-        {
-            if ask.method.name == "full" {
-                ask.method = MethodSpec::plain(OF_EVERYTHING);
-            }
-            let ticket = self.ticket();
-            self.maps.levels.running = Some((ticket, id));
-            self.maps.levels.known.remove(&id);
-            self.send(Request::Levels { ticket, ask }, None);
+        let Some(id) = self.maps.levels.due.take() else {
+            return;
+        };
+        let Some(mut ask) = self.background_question(id) else {
+            // Another model was opened since.
+            let count = self.maps.levels.known.get(&id).map_or(0, Vec::len);
+            return self.set_levels(id, count, true);
+        };
+        if ask.method.name == "full" {
+            ask.method = MethodSpec::plain(OF_EVERYTHING);
         }
+        let ticket = self.ticket();
+        self.maps.levels.running = Some((ticket, id));
+        self.maps.levels.known.remove(&id);
+        self.send(Request::Levels { ticket, ask }, None);
     }
 
     /// A level has arrived.

@@ -108,6 +108,20 @@ fn a_question_comes_first_and_levels_begin_anew() {
 }
 
 #[test]
+fn levels_that_wait_end_where_another_model_is_opened() {
+    let mut story = methodical();
+    let turn = answer(&mut story, "keydiff", None);
+    let (_, asked) = story.ask("And?");
+    story.state.show_less_memory(turn).expect("a map");
+    story.state.choose_model_file("/other.gguf".into());
+    story.hear(answered(asked, "yes", Finish::End));
+    story.hear(model("/other.gguf"));
+    assert_eq!(levels(&mut story), None);
+    let turns = story.state.snapshot().turns;
+    assert!(turns.iter().any(|t| t.id == turn && t.levels_done));
+}
+
+#[test]
 fn without_a_map_or_a_vault_the_refusal_says_why() {
     let mut story = methodical();
     assert!(story.state.show_less_memory(77).is_err());
