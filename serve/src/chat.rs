@@ -16,9 +16,9 @@ use tokio::time::timeout;
 use crate::Server;
 use crate::error::ApiError;
 use crate::messages::Conversation;
-use crate::queue::{Question, Said, Waiting};
+use crate::queue::{AnswerEvent, Question, WaitingQuestion};
 use crate::request::ChatRequest;
-use crate::response::{Ended, Head};
+use crate::response::{CompletedAnswer, CompletionHeader};
 
 /// Answers a chat request, whole or streamed.
 pub(crate) async fn complete(
@@ -30,14 +30,14 @@ pub(crate) async fn complete(
     request.check()?;
     let messages = std::mem::take(&mut request.messages);
     let question = server.question(&request, Conversation::new(messages)?)?;
-    let head = Head::new(&server.settings.model);
+    let header = CompletionHeader::new(&server.settings.model);
     let waiting = server.queue.add(question)?;
     if !request.stream {
-        return Ok(Json(head.completion(whole(waiting).await?)).into_response());
+        return Ok(Json(header.completion(whole(waiting).await?)).into_response());
     }
     let options = request.stream_options;
     let usage = options.is_some_and(|options| options.include_usage);
-    Ok(streamed(waiting, head, usage).await?.into_response())
+    Ok(streamed(waiting, header, usage).await?.into_response())
 }
 
 impl Server {
@@ -69,57 +69,57 @@ impl Server {
 }
 
 /// Waits for the end of an answer.
-async fn whole(mut waiting: Waiting) -> Result<Ended, ApiError> {
+async fn whole(mut waiting: WaitingQuestion) -> Result<CompletedAnswer, ApiError> {
     loop {
-        match waiting.said.recv().await {
-            Some(Said::Text(_)) => {}
-            Some(Said::End(end)) => return end.map(|ended| *ended),
+        match waiting.events.recv().await {
+            Some(AnswerEvent::Text(_)) => {}
+            Some(AnswerEvent::End(end)) => return end.map(|answer| *answer),
             None => return Err(ApiError::Bug("the engine's thread has ended".to_owned())),
         }
     }
 }
 
 /// The events of a piece of an answer; `usage`: the client asked for the cost.
-fn events(head: &Head, usage: bool, said: Said) -> Vec<Value> {
-    match said {
-        Said::Text(text) => vec![head.chunk(json!({"content": text}), None)],
-        Said::End(Ok(ended)) => {
-            let mut last = head.chunk(json!({}), Some(ended.finish));
-            last["kept"] = ended.kept;
+fn events(header: &CompletionHeader, usage: bool, event: AnswerEvent) -> Vec<Value> {
+    match event {
+        AnswerEvent::Text(text) => vec![header.chunk(json!({"content": text}), None)],
+        AnswerEvent::End(Ok(answer)) => {
+            let mut last = header.chunk(json!({}), Some(answer.finish));
+            last["kept"] = answer.kept;
             if usage {
-                vec![last, head.usage_chunk(ended.usage)]
+                vec![last, header.usage_chunk(answer.usage)]
             } else {
                 vec![last]
             }
         }
-        Said::End(Err(error)) => vec![error.body()],
+        AnswerEvent::End(Err(error)) => vec![error.body()],
     }
 }
 
 /// How long a streamed answer waits for its first piece: a question that is refused meanwhile is an HTTP error.
-const PATIENCE: Duration = Duration::from_secs(2);
+const FIRST_EVENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The stream of an answer's pieces.
 ///
 /// # Errors
 /// If the question is refused before the stream begins.
 async fn streamed(
-    mut waiting: Waiting,
-    head: Head,
+    mut waiting: WaitingQuestion,
+    header: CompletionHeader,
     usage: bool,
 ) -> Result<impl IntoResponse + use<>, ApiError> {
-    let first = match timeout(PATIENCE, waiting.said.recv()).await {
-        Ok(Some(Said::End(Err(error)))) => return Err(error),
+    let first = match timeout(FIRST_EVENT_TIMEOUT, waiting.events.recv()).await {
+        Ok(Some(AnswerEvent::End(Err(error)))) => return Err(error),
         Ok(first) => first,
         Err(_) => None,
     };
-    let begin = head.chunk(json!({"role": "assistant", "content": ""}), None);
-    let rest = stream::unfold(waiting, |mut waiting: Waiting| async move {
-        let said = waiting.said.recv().await?;
-        Some((said, waiting))
+    let begin = header.chunk(json!({"role": "assistant", "content": ""}), None);
+    let rest = stream::unfold(waiting, |mut waiting: WaitingQuestion| async move {
+        let event = waiting.events.recv().await?;
+        Some((event, waiting))
     });
-    let said = stream::iter(first).chain(rest);
-    let answer = said.flat_map(move |said| stream::iter(events(&head, usage, said)));
+    let answer_events = stream::iter(first).chain(rest);
+    let answer = answer_events.flat_map(move |event| stream::iter(events(&header, usage, event)));
     let values = stream::iter([begin]).chain(answer);
     let texts = values.map(|value| value.to_string());
     let events = texts.chain(stream::iter(["[DONE]".to_owned()]));

@@ -12,7 +12,7 @@ use kept_engine::EngineError;
 use kept_engine::kernels::format_bytes;
 use serde_json::{Value, json};
 
-use crate::LARGEST_REQUEST;
+use crate::MAX_REQUEST_BYTES;
 
 /// Why a body could not be read, by its cause: the rejection itself speaks of types of this program.
 fn body_in_words(rejection: &JsonRejection) -> String {
@@ -28,7 +28,7 @@ fn body_in_words(rejection: &JsonRejection) -> String {
         }
         other if other.status() == StatusCode::PAYLOAD_TOO_LARGE => format!(
             "the body has more than {}: upload documents to /v1/files",
-            format_bytes(LARGEST_REQUEST as u64)
+            format_bytes(MAX_REQUEST_BYTES as u64)
         ),
         other => other.body_text(),
     }
@@ -54,7 +54,7 @@ pub(crate) enum ApiError {
     Token,
     #[error("the host {0:?} is not this computer: address the server by localhost or 127.0.0.1")]
     Host(String),
-    #[error("pages of {0} may not ask: start kept serve with --allow-origin {0}")]
+    #[error("requests from origin {0} are not allowed: start kept serve with --allow-origin {0}")]
     Origin(String),
     #[error("there is no {0} {1}: kept serve has /v1/chat/completions, /v1/models and /v1/files")]
     Path(Method, String),
@@ -103,7 +103,7 @@ pub(crate) enum ApiError {
     Document(#[from] DocumentError),
     #[error("{0} questions wait already: ask again later")]
     Busy(usize),
-    #[error("the server ends: ask again when it runs")]
+    #[error("the server is shutting down: retry when it runs again")]
     Ending,
     #[error(transparent)]
     Engine(#[from] EngineError),

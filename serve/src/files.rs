@@ -17,7 +17,7 @@ use crate::error::ApiError;
 use crate::{Server, response};
 
 /// Bytes of all files together.
-const MOST_BYTES: u64 = 2 * MAX_SOURCE_BYTES;
+const MAX_TOTAL_BYTES: u64 = 2 * MAX_SOURCE_BYTES;
 
 /// An uploaded document.
 struct File {
@@ -143,11 +143,13 @@ pub(crate) async fn upload(
     while let Some(mut part) = form.next_field().await? {
         match (part.name(), part.file_name().map(ToOwned::to_owned)) {
             (Some("file"), Some(name)) => {
-                let left = MOST_BYTES.saturating_sub(server.files.bytes());
+                let left = MAX_TOTAL_BYTES.saturating_sub(server.files.bytes());
                 let mut bytes = Vec::new();
                 while let Some(piece) = part.chunk().await? {
                     if (bytes.len() + piece.len()) as u64 > left.min(MAX_SOURCE_BYTES) {
-                        return Err(ApiError::TooLarge { most: MOST_BYTES });
+                        return Err(ApiError::TooLarge {
+                            most: MAX_TOTAL_BYTES,
+                        });
                     }
                     bytes.extend_from_slice(&piece);
                 }
@@ -163,7 +165,7 @@ pub(crate) async fn upload(
         }
     }
     let (name, bytes) = file.ok_or(ApiError::NoUpload)?;
-    // The programs that recognise text take no password that others cannot see.
+    // The OCR tools take a password only on the command line, where other users can see it.
     if upload.password.is_some() && !upload.languages.is_empty() {
         let what = "the text of a file with a password is not recognised: send a copy without one";
         return Err(ApiError::Invalid {
@@ -171,13 +173,14 @@ pub(crate) async fn upload(
             what: what.to_owned(),
         });
     }
-    // A name with folders is of no use to anybody.
+    // Only the file name is kept.
     upload.name = name.rsplit(['/', '\\']).next().unwrap_or("").to_owned();
     upload.bytes = bytes;
     let id = upload.id();
     // A client that goes away drops this, and with it the sender.
-    let (_here, gone) = watch::channel(());
-    let decoded = tokio::task::spawn_blocking(move || upload.read(&|| gone.has_changed().is_err()));
+    let (_guard, dropped) = watch::channel(());
+    let decoded =
+        tokio::task::spawn_blocking(move || upload.read(&|| dropped.has_changed().is_err()));
     let document = decoded
         .await
         .map_err(|error| ApiError::Bug(error.to_string()))??;

@@ -38,7 +38,7 @@ use guard::Guard;
 use queue::Queue;
 
 /// Bytes of a request with messages.
-const LARGEST_REQUEST: usize = 64 << 20;
+const MAX_REQUEST_BYTES: usize = 64 << 20;
 
 /// How long answers may take to end after the server was stopped.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -152,7 +152,7 @@ fn router(server: &Arc<Server>, address: SocketAddr) -> Router {
         .route("/health", get(async || Json(json!({"status": "ok"}))))
         .fallback(error::no_such_path)
         .method_not_allowed_fallback(error::no_such_method)
-        .layer(DefaultBodyLimit::max(LARGEST_REQUEST))
+        .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
         .layer(middleware::from_fn_with_state(
             Arc::new(guard),
             guard::check,

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 use crate::error::ApiError;
-use crate::response::{self, Ended};
+use crate::response::{self, CompletedAnswer};
 use crate::stop_text::StopText;
 
 /// Questions that may wait.
@@ -35,27 +35,27 @@ pub(crate) struct Question {
     pub(crate) map: bool,
 }
 
-/// What the engine says about a question.
-pub(crate) enum Said {
+/// A part of the answer to a question.
+pub(crate) enum AnswerEvent {
     /// The next piece of the answer.
     Text(String),
     /// The end.
-    End(Result<Box<Ended>, ApiError>),
+    End(Result<Box<CompletedAnswer>, ApiError>),
 }
 
 struct Job {
     question: Question,
     stop: Stop,
-    said: UnboundedSender<Said>,
+    events: UnboundedSender<AnswerEvent>,
 }
 
 /// A question in the queue. Dropping it ends the question.
-pub(crate) struct Waiting {
-    pub(crate) said: UnboundedReceiver<Said>,
+pub(crate) struct WaitingQuestion {
+    pub(crate) events: UnboundedReceiver<AnswerEvent>,
     stop: Stop,
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingQuestion {
     fn drop(&mut self) {
         self.stop.request();
     }
@@ -63,7 +63,7 @@ impl Drop for Waiting {
 
 /// What the engine's thread does.
 #[derive(Default)]
-struct Now {
+struct QueueState {
     /// Ends the question that is being answered.
     running: Option<Stop>,
     /// No further question is answered.
@@ -73,46 +73,46 @@ struct Now {
 /// The questions that wait for the engine.
 pub(crate) struct Queue {
     jobs: mpsc::Sender<Job>,
-    now: Arc<Mutex<Now>>,
+    state: Arc<Mutex<QueueState>>,
 }
 
-fn lock(now: &Mutex<Now>) -> MutexGuard<'_, Now> {
-    now.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(state: &Mutex<QueueState>) -> MutexGuard<'_, QueueState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Notes that `job` is answered from now on; false if no further question is.
-fn begin(now: &Mutex<Now>, job: &Job) -> bool {
-    let mut now = lock(now);
-    now.running = Some(job.stop.clone());
-    !now.ending
+fn begin(state: &Mutex<QueueState>, job: &Job) -> bool {
+    let mut state = lock(state);
+    state.running = Some(job.stop.clone());
+    !state.ending
 }
 
 impl Queue {
     /// Starts the engine's thread; it ends with the queue.
     pub(crate) fn start(engine: Engine) -> Self {
         let (jobs, mut waiting) = mpsc::channel::<Job>(WAITING);
-        let now = Arc::new(Mutex::new(Now::default()));
-        let seen = now.clone();
+        let state = Arc::new(Mutex::new(QueueState::default()));
+        let shared = state.clone();
         std::thread::spawn(move || {
             while let Some(job) = waiting.blocking_recv() {
                 if job.stop.is_requested() {
                     continue;
                 }
-                if begin(&seen, &job) {
+                if begin(&shared, &job) {
                     run(&engine, &job);
                 } else {
-                    let _ = job.said.send(Said::End(Err(ApiError::Ending)));
+                    let _ = job.events.send(AnswerEvent::End(Err(ApiError::Ending)));
                 }
             }
         });
-        Self { jobs, now }
+        Self { jobs, state }
     }
 
     /// Ends the answer that is being written, with its text so far, and refuses all questions that wait.
     pub(crate) fn end(&self) {
-        let mut now = lock(&self.now);
-        now.ending = true;
-        if let Some(stop) = &now.running {
+        let mut state = lock(&self.state);
+        state.ending = true;
+        if let Some(stop) = &state.running {
             stop.request();
         }
     }
@@ -121,15 +121,18 @@ impl Queue {
     ///
     /// # Errors
     /// [`ApiError::Busy`] if too many wait.
-    pub(crate) fn add(&self, question: Question) -> Result<Waiting, ApiError> {
-        let (said, hears) = mpsc::unbounded_channel();
+    pub(crate) fn add(&self, question: Question) -> Result<WaitingQuestion, ApiError> {
+        let (sender, receiver) = mpsc::unbounded_channel();
         let stop = Stop::new();
         let job = Job {
             question,
             stop: stop.clone(),
-            said,
+            events: sender,
         };
-        let waiting = Waiting { said: hears, stop };
+        let waiting = WaitingQuestion {
+            events: receiver,
+            stop,
+        };
         let full = |_| ApiError::Busy(WAITING);
         self.jobs.try_send(job).map_err(full)?;
         Ok(waiting)
@@ -140,15 +143,15 @@ impl Queue {
 fn run(engine: &Engine, job: &Job) {
     let answered = catch_unwind(AssertUnwindSafe(|| answer(engine, job)));
     let end = answered.unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<String>().cloned();
-        let said = said.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
-        Err(ApiError::Bug(said.unwrap_or_default()))
+        let message = panic.downcast_ref::<String>().cloned();
+        let message = message.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        Err(ApiError::Bug(message.unwrap_or_default()))
     });
-    // A client that has gone hears nothing.
-    let _ = job.said.send(Said::End(end.map(Box::new)));
+    // Fails if the client has disconnected.
+    let _ = job.events.send(AnswerEvent::End(end.map(Box::new)));
 }
 
-fn answer(engine: &Engine, job: &Job) -> Result<Ended, ApiError> {
+fn answer(engine: &Engine, job: &Job) -> Result<CompletedAnswer, ApiError> {
     let Question {
         document,
         turns,
@@ -182,7 +185,7 @@ fn answer(engine: &Engine, job: &Job) -> Result<Ended, ApiError> {
     let mut text = String::new();
     let mut say = |piece: String| {
         text += &piece;
-        if !piece.is_empty() && job.said.send(Said::Text(piece)).is_err() {
+        if !piece.is_empty() && job.events.send(AnswerEvent::Text(piece)).is_err() {
             job.stop.request();
         }
     };
@@ -206,7 +209,7 @@ fn answer(engine: &Engine, job: &Job) -> Result<Ended, ApiError> {
         say(cut.rest());
     }
     let map = map.then(|| remembered(document, &answer));
-    Ok(response::ended(text, &answer, cut.found(), map))
+    Ok(response::completed_answer(text, &answer, cut.found(), map))
 }
 
 /// The document's text in ranges of equal share.

@@ -128,9 +128,9 @@ const WHOLE_FROM_1: &str = "a whole number from 1";
 
 /// The beginning of a value, as JSON.
 fn shown(value: &Value) -> String {
-    const MOST: usize = 60;
+    const MAX_SHOWN_CHARS: usize = 60;
     let text = value.to_string();
-    match text.char_indices().nth(MOST) {
+    match text.char_indices().nth(MAX_SHOWN_CHARS) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,
     }

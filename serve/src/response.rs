@@ -12,7 +12,7 @@ pub(crate) fn now() -> u64 {
 }
 
 /// An answer and what it cost.
-pub(crate) struct Ended {
+pub(crate) struct CompletedAnswer {
     pub(crate) text: String,
     pub(crate) finish: &'static str,
     pub(crate) usage: Value,
@@ -21,7 +21,12 @@ pub(crate) struct Ended {
 }
 
 /// `cut`: the answer ended at a text of `stop`. `map`: the retention map, if it was requested.
-pub(crate) fn ended(text: String, answer: &Answer, cut: bool, map: Option<Value>) -> Ended {
+pub(crate) fn completed_answer(
+    text: String,
+    answer: &Answer,
+    cut: bool,
+    map: Option<Value>,
+) -> CompletedAnswer {
     let finish = match answer.report.finish {
         _ if cut => "stop",
         Finish::Length | Finish::Context => "length",
@@ -29,7 +34,7 @@ pub(crate) fn ended(text: String, answer: &Answer, cut: bool, map: Option<Value>
     };
     let (prompt, written) = (answer.prompt.len(), answer.report.answer_tokens);
     let notes: Vec<String> = answer.notes.iter().map(ToString::to_string).collect();
-    Ended {
+    CompletedAnswer {
         finish,
         usage: json!({
             "prompt_tokens": prompt,
@@ -61,13 +66,13 @@ pub(crate) fn ended(text: String, answer: &Answer, cut: bool, map: Option<Value>
 
 /// What all objects of one answer share.
 #[derive(Clone)]
-pub(crate) struct Head {
+pub(crate) struct CompletionHeader {
     id: String,
     created: u64,
     model: String,
 }
 
-impl Head {
+impl CompletionHeader {
     pub(crate) fn new(model: &str) -> Self {
         use std::sync::atomic::{AtomicU64, Ordering};
         static ANSWERS: AtomicU64 = AtomicU64::new(0);
@@ -90,16 +95,16 @@ impl Head {
     }
 
     /// A whole answer.
-    pub(crate) fn completion(&self, ended: Ended) -> Value {
+    pub(crate) fn completion(&self, answer: CompletedAnswer) -> Value {
         let choice = json!([{
             "index": 0,
-            "message": {"role": "assistant", "content": ended.text, "refusal": null},
+            "message": {"role": "assistant", "content": answer.text, "refusal": null},
             "logprobs": null,
-            "finish_reason": ended.finish,
+            "finish_reason": answer.finish,
         }]);
         let mut whole = self.object("chat.completion", choice);
-        whole["usage"] = ended.usage;
-        whole["kept"] = ended.kept;
+        whole["usage"] = answer.usage;
+        whole["kept"] = answer.kept;
         whole
     }
 
