@@ -13,7 +13,7 @@ use kept_worker::protocol::{AskRequest, EstimateRequest, Failure, Fault, Reply, 
 use crate::comparing::compare;
 use crate::opening::spawn_named;
 use crate::output::Output;
-use crate::watching::{Filling, Watching};
+use crate::watching::{MapBuilder, QuestionReporter};
 use crate::work::{EngineHealth, Failed, Input, Job, parse_budget, with_cache_type};
 
 /// Starts the thread. Progress goes directly to `output`; the final reply of each job goes to the dispatcher through
@@ -68,7 +68,7 @@ fn run_caught(
 /// Reads the document into its vault; returns the final reply.
 fn read(job: &Job, of: &EstimateRequest, output: &Output) -> Result<Reply, Failed> {
     let ticket = job.ticket;
-    let Some(vaults) = job.keeping.vaults() else {
+    let Some(vaults) = job.vault_settings.vaults() else {
         return Ok(Reply::DocumentRead {
             ticket,
             tokens: 0,
@@ -153,11 +153,11 @@ fn map_of(
             memory: asked.memory,
             ..Limits::default()
         },
-        vault: job.keeping.vaults(),
+        vault: job.vault_settings.vaults(),
     };
-    let mut filling = Filling::new(&job.model, &job.document);
-    engine.ask_watched(&ask, &mut filling, &job.stop)?;
-    Ok(filling.grid)
+    let mut map = MapBuilder::new(&job.model, &job.document);
+    engine.ask_watched(&ask, &mut map, &job.stop)?;
+    Ok(map.grid)
 }
 
 /// Answers one question; returns the final reply.
@@ -187,13 +187,13 @@ fn answer(job: &Job, asked: &AskRequest, output: &Output) -> Result<Reply, Faile
             memory: asked.memory,
             ..Limits::default()
         },
-        vault: job.keeping.vaults(),
+        vault: job.vault_settings.vaults(),
     };
     let engine = with_cache_type(&job.model.engine, asked.cache.as_deref())?;
-    let mut watching = Watching::new(job, asked, output);
-    let answer = engine.ask_watched(&ask, &mut watching, &job.stop)?;
-    watching.report_evictions(&answer);
-    let answer = Box::new(watching.facts(answer));
+    let mut reporter = QuestionReporter::new(job, asked, output);
+    let answer = engine.ask_watched(&ask, &mut reporter, &job.stop)?;
+    reporter.report_evictions(&answer);
+    let answer = Box::new(reporter.facts(answer));
     Ok(Reply::Answered { ticket, answer })
 }
 

@@ -13,7 +13,7 @@ use crate::output::Output;
 use crate::work::{Failed, Job, parse_budget, with_cache_type};
 
 /// Limit of the answer length, in tokens: the full cache's attention and logits along its answer are held in memory.
-const MOST_TOKENS: usize = 1024;
+const MAX_ANSWER_TOKENS: usize = 1024;
 
 /// Runs one comparison; returns the final reply. An error of a single run is reported for this run; the others
 /// continue.
@@ -24,7 +24,7 @@ pub fn compare(job: &Job, comparison: &CompareRequest, output: &Output) -> Resul
         engine,
         &job.document.document,
         &comparison.question,
-        comparison.max_tokens.clamp(1, MOST_TOKENS),
+        comparison.max_tokens.clamp(1, MAX_ANSWER_TOKENS),
         &mut |event| report_progress(job, None, 1, &event, output),
         &job.stop,
     )?;

@@ -13,9 +13,9 @@ use kept_worker::protocol::{Failure, Fault, Reply, Request};
 use crate::asking;
 use crate::facts;
 use crate::joining;
-use crate::keeping::Keeping;
 use crate::opening;
 use crate::output::Output;
+use crate::vault_settings::VaultSettings;
 use crate::work::{Access, Input, Job, ModelName, OpenDocument, OpenModel, Opened, Outcome};
 
 mod questions;
@@ -60,7 +60,7 @@ pub struct Dispatcher {
     /// Questions, comparisons and estimates that wait until a model or document is open and counted.
     waiting: Vec<Request>,
     /// How documents are stored in vaults for later questions.
-    keeping: Keeping,
+    vault_settings: VaultSettings,
 }
 
 impl Dispatcher {
@@ -81,7 +81,7 @@ impl Dispatcher {
             number: 0,
             running: None,
             waiting: Vec::new(),
-            keeping: Keeping::default(),
+            vault_settings: VaultSettings::default(),
         }
     }
 
@@ -169,17 +169,19 @@ impl Dispatcher {
                 kind,
                 budget,
             } => {
-                let kept = Keeping::parse(&kind, budget).map(|keeping| {
+                let kept = VaultSettings::parse(&kind, budget).map(|vault_settings| {
                     // The new limit may be smaller than the previous one.
-                    keeping.trim();
-                    self.keeping = keeping;
+                    vault_settings.trim();
+                    self.vault_settings = vault_settings;
                 });
                 self.report_vaults(ticket, kept);
             }
             Request::Vaults { ticket } => self.report_vaults(ticket, Ok(())),
-            Request::ClearVaults { ticket } => self.report_vaults(ticket, self.keeping.clear()),
+            Request::ClearVaults { ticket } => {
+                self.report_vaults(ticket, self.vault_settings.clear())
+            }
             Request::ClearTurns { ticket, document } => {
-                self.report_vaults(ticket, self.keeping.clear_turns(&document));
+                self.report_vaults(ticket, self.vault_settings.clear_turns(&document));
             }
             Request::Stop { ticket: 0 } => self.cancel_document(),
             Request::Stop { ticket } => self.stop(ticket),
@@ -189,7 +191,7 @@ impl Dispatcher {
 
     /// Answers a request about vaults that was `done`.
     fn report_vaults(&self, ticket: u64, done: Result<(), String>) {
-        match done.and_then(|()| self.keeping.refreshed().report(ticket)) {
+        match done.and_then(|()| self.vault_settings.refreshed().report(ticket)) {
             Ok(reply) => self.output.send(&reply),
             Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
         }

@@ -11,9 +11,9 @@ mod device;
 mod dispatcher;
 mod facts;
 mod joining;
-mod keeping;
 mod opening;
 mod output;
+mod vault_settings;
 mod watching;
 mod work;
 
@@ -40,7 +40,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 /// Exit code for an invalid command line, or for input that is not a stream of frames.
 const MALFORMED: u8 = 2;
 /// How long the process waits for running work to stop after the end of standard input.
-const PATIENCE: Duration = Duration::from_secs(3);
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Exit code after an unrecoverable bug.
 const BROKEN: i32 = 70;
@@ -96,8 +96,8 @@ fn serve() -> ExitCode {
     }
     let read = read_requests(&mut BufReader::new(std::io::stdin()), &inbox);
     // Running work is stopped, so that no file is left half-written. Work that does not stop in time is abandoned.
-    if inbox.send(Input::NothingMore).is_ok() && end.recv_timeout(PATIENCE).is_err() {
-        tracing::warn!("what ran did not stop within {PATIENCE:?}");
+    if inbox.send(Input::NothingMore).is_ok() && end.recv_timeout(STOP_TIMEOUT).is_err() {
+        tracing::warn!("what ran did not stop within {STOP_TIMEOUT:?}");
     }
     match read {
         Ok(()) => ExitCode::SUCCESS,

@@ -28,7 +28,7 @@ fn turns_kept(answer: &Answer) -> Option<f32> {
 }
 
 /// Fills the retention maps of one question: of the document, and of the earlier turns.
-pub struct Filling<'a> {
+pub struct MapBuilder<'a> {
     model: &'a OpenModel,
     document: &'a OpenDocument,
     /// Positions of the document's tokens in the prompt.
@@ -40,7 +40,7 @@ pub struct Filling<'a> {
     turns: MapGrid,
 }
 
-impl<'a> Filling<'a> {
+impl<'a> MapBuilder<'a> {
     pub fn new(model: &'a OpenModel, document: &'a OpenDocument) -> Self {
         Self {
             model,
@@ -60,7 +60,7 @@ impl<'a> Filling<'a> {
     }
 }
 
-impl Watch for Filling<'_> {
+impl Watch for MapBuilder<'_> {
     fn prompt(&mut self, prompt: &Prompt) {
         // The map covers global layers only: the method cuts these. Sliding-window layers keep their window.
         let layers = self.model.engine.model().config().full_layers().count();
@@ -85,7 +85,7 @@ impl Watch for Filling<'_> {
 }
 
 /// Reports the progress of one question and its retention map.
-pub struct Watching<'a> {
+pub struct QuestionReporter<'a> {
     ticket: u64,
     model: &'a OpenModel,
     document: &'a OpenDocument,
@@ -96,13 +96,13 @@ pub struct Watching<'a> {
     first_token: Option<f64>,
     /// What the next token attended to.
     attended: Vec<(u32, u8)>,
-    filling: Filling<'a>,
+    map: MapBuilder<'a>,
     memory: MemoryNow,
     /// The start of the answer that the prompt already contains: the tag of a thought, or an empty string.
     opened: &'static str,
 }
 
-impl<'a> Watching<'a> {
+impl<'a> QuestionReporter<'a> {
     pub fn new(job: &'a Job, asked: &'a AskRequest, output: &'a Output) -> Self {
         Self {
             ticket: job.ticket,
@@ -113,7 +113,7 @@ impl<'a> Watching<'a> {
             started: Instant::now(),
             first_token: None,
             attended: Vec::new(),
-            filling: Filling::new(&job.model, &job.document),
+            map: MapBuilder::new(&job.model, &job.document),
             memory: MemoryNow::default(),
             opened: "",
         }
@@ -121,7 +121,7 @@ impl<'a> Watching<'a> {
 
     /// Reports what was forgotten during the answer.
     pub fn report_evictions(&self, answer: &Answer) {
-        if !answer.evictions.is_empty() && self.filling.grid.tokens_per_cell() == 1 {
+        if !answer.evictions.is_empty() && self.map.grid.tokens_per_cell() == 1 {
             let ticket = self.ticket;
             let bytes = answer.evictions.to_bytes();
             self.output
@@ -144,10 +144,10 @@ impl<'a> Watching<'a> {
         let attended = answer.attended.iter().zip(said);
         let attended = attended.map(|(one, said)| AttendedFacts {
             said: before + said,
-            cells: cells_of(&one.tokens, &self.filling.grid),
+            cells: cells_of(&one.tokens, &self.map.grid),
         });
         AnswerFacts {
-            by_head: AttentionGrid::new(&self.filling.grid, &answer.by_head),
+            by_head: AttentionGrid::new(&self.map.grid, &answer.by_head),
             attended: attended.collect(),
             citations: citations.collect(),
             sources: answer.sources.into_iter().map(|s| self.source(s)).collect(),
@@ -178,18 +178,18 @@ impl<'a> Watching<'a> {
             page: source.page,
             text: source.text,
             weight: source.weight,
-            kept: self.filling.grid.share_of(start as u32..end as u32).0,
+            kept: self.map.grid.share_of(start as u32..end as u32).0,
         }
     }
 }
 
-impl Watch for Watching<'_> {
+impl Watch for QuestionReporter<'_> {
     fn prompt(&mut self, prompt: &Prompt) {
         let facts = &self.model.facts;
         let model = self.model.engine.model();
         self.opened = opened_thought(model, prompt);
-        self.filling.prompt(prompt);
-        let (grid, turns) = (&self.filling.grid, &self.filling.turns);
+        self.map.prompt(prompt);
+        let (grid, turns) = (&self.map.grid, &self.map.turns);
         let ends = grid.ends16().iter().chain(turns.ends16());
         let bytes: Vec<u8> = ends.flat_map(|end| end.to_le_bytes()).collect();
         let seen = &self.turns[prompt.turns_left_out.min(self.turns.len())..];
@@ -211,13 +211,9 @@ impl Watch for Watching<'_> {
     }
 
     fn layer(&mut self, layer: usize, kept: &CompactLayer) {
-        let before = self
-            .filling
-            .grid
-            .layer(layer)
-            .map(|_| self.filling.known(layer));
-        self.filling.layer(layer, kept);
-        let known = self.filling.known(layer);
+        let before = self.map.grid.layer(layer).map(|_| self.map.known(layer));
+        self.map.layer(layer, kept);
+        let known = self.map.known(layer);
         if before.as_ref() == Some(&known) {
             return; // Already reported.
         }
@@ -260,7 +256,7 @@ impl Watch for Watching<'_> {
     }
 
     fn attended(&mut self, tokens: &[(u32, f32)]) {
-        self.attended = cells_of(tokens, &self.filling.grid);
+        self.attended = cells_of(tokens, &self.map.grid);
     }
 }
 

@@ -8,7 +8,7 @@ use kept_engine::policies::Budget;
 use kept_engine::{DocumentLength, Engine, EngineError};
 use kept_worker::protocol::{Failure, Fault, ModelFacts, Reply, Request};
 
-use crate::keeping::Keeping;
+use crate::vault_settings::VaultSettings;
 
 /// An input of the dispatcher.
 pub enum Input {
@@ -133,7 +133,7 @@ pub struct Job {
     /// The kind of failure to report.
     pub what: Failure,
     pub request: Request,
-    pub keeping: Keeping,
+    pub vault_settings: VaultSettings,
     pub model: Arc<OpenModel>,
     pub document: Arc<OpenDocument>,
     pub stop: Stop,

@@ -96,7 +96,7 @@ impl Dispatcher {
         if let Some(refusal) = &length.too_long {
             return Err(refusal.into());
         }
-        let vaults = self.keeping.vaults();
+        let vaults = self.vault_settings.vaults();
         let prompt = length.prompt_after(engine.model(), turns)?;
         let request = PlanRequest {
             prompt: &prompt,
@@ -130,7 +130,7 @@ impl Dispatcher {
             ticket,
             what,
             request,
-            keeping: self.keeping.refreshed(),
+            vault_settings: self.vault_settings.refreshed(),
             model,
             document,
             stop: stop.clone(),

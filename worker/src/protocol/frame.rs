@@ -58,7 +58,7 @@ pub enum ProtocolError {
     #[error("a message was not understood: {0}")]
     Message(#[from] serde_json::Error),
     /// Bytes in place of a message, or the reverse.
-    #[error("{0:?} came where the other kind of frame was due")]
+    #[error("received a {0:?} frame where the other kind was expected")]
     WrongKind(Kind),
 }
 

@@ -8,7 +8,7 @@ use kept_worker::protocol::{Reply, StoredDocument, Vault};
 
 /// Vault settings of the worker.
 #[derive(Debug, Clone)]
-pub struct Keeping {
+pub struct VaultSettings {
     /// `None`: off.
     kind: Option<PackedRows>,
     budget: Option<u64>,
@@ -16,13 +16,13 @@ pub struct Keeping {
     folder: Option<VaultFolder>,
 }
 
-impl Default for Keeping {
+impl Default for VaultSettings {
     fn default() -> Self {
         Self::new(Some(PackedRows::Q8_0), None)
     }
 }
 
-impl Keeping {
+impl VaultSettings {
     fn new(kind: Option<PackedRows>, budget: Option<u64>) -> Self {
         let folder = VaultFolder::standard(budget);
         if let Err(error) = &folder {
