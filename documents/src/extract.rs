@@ -58,13 +58,13 @@ pub(crate) enum Failure {
 }
 
 /// The result of a step of the extraction.
-pub(crate) type Read<T> = Result<T, Failure>;
+pub(crate) type ExtractResult<T> = Result<T, Failure>;
 
 /// What a ZIP archive contains: by its parts, not by its name.
 ///
 /// # Errors
 /// A [`Failure`] if the parts cannot be read.
-pub(crate) fn content(bytes: &[u8]) -> Read<Content> {
+pub(crate) fn content(bytes: &[u8]) -> ExtractResult<Content> {
     let found = guarded::run(STACK_BYTES, || content::content(bytes));
     let senseless = Err(Failure::Damaged(SENSELESS));
     found.ok().flatten().unwrap_or(senseless)
@@ -98,7 +98,7 @@ pub(crate) fn read(name: &str, format: Format, bytes: &[u8]) -> Result<Found, Do
     })
 }
 
-fn written(format: Format, bytes: &[u8]) -> Read<writer::Writer> {
+fn written(format: Format, bytes: &[u8]) -> ExtractResult<writer::Writer> {
     let text = || std::str::from_utf8(bytes).map_err(|_| Failure::Damaged(SENSELESS));
     let mut archive = match format {
         Format::Html => return html::document(text()?),

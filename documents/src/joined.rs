@@ -36,7 +36,7 @@ impl Document {
     /// # Panics
     /// If `documents` is empty.
     pub fn join(mut documents: Vec<Document>) -> Document {
-        assert!(!documents.is_empty(), "nothing is no document");
+        assert!(!documents.is_empty(), "no documents to join");
         if documents.len() == 1 {
             return documents.remove(0);
         }

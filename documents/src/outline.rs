@@ -23,9 +23,9 @@ mod title;
 use crate::{Format, Kind};
 
 /// The most headings of an outline.
-const MOST: usize = 500;
+const MAX_HEADINGS: usize = 500;
 /// The longest title, in characters.
-const LONGEST: usize = 120;
+const MAX_TITLE_CHARS: usize = 120;
 
 /// A heading of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,11 +72,11 @@ pub fn outline(text: &str, kind: &Kind) -> Vec<Heading> {
 
 /// At most 500 of `headings`: the deepest levels are left out, or the last headings if all have one level.
 pub fn shorten(mut headings: Vec<Heading>) -> Vec<Heading> {
-    while headings.len() > MOST {
+    while headings.len() > MAX_HEADINGS {
         let levels = headings.iter().map(|heading| heading.level);
         let deepest = levels.clone().max();
         if levels.min() == deepest {
-            headings.truncate(MOST);
+            headings.truncate(MAX_HEADINGS);
         } else {
             headings.retain(|heading| Some(heading.level) < deepest);
         }
@@ -94,7 +94,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> + Clone {
     })
 }
 
-/// `title` in one line without marks of emphasis, a final full stop or colon, and more than [`LONGEST`] characters.
+/// `title` in one line without marks of emphasis and a final full stop or colon, cut to [`MAX_TITLE_CHARS`] characters.
 fn tidy(title: &str) -> String {
     let words: Vec<&str> = title.split_whitespace().collect();
     let line = words.join(" ");
@@ -102,8 +102,12 @@ fn tidy(title: &str) -> String {
     if !title.ends_with("..") {
         title = title.trim_end_matches(['.', ':', ',', ';', ' ']);
     }
-    match title.char_indices().nth(LONGEST) {
-        Some(_) => title.chars().take(LONGEST - 1).chain(['…']).collect(),
+    match title.char_indices().nth(MAX_TITLE_CHARS) {
+        Some(_) => title
+            .chars()
+            .take(MAX_TITLE_CHARS - 1)
+            .chain(['…'])
+            .collect(),
         None => title.to_owned(),
     }
 }

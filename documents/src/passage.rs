@@ -13,9 +13,9 @@ use std::ops::Range;
 use crate::{Format, Kind};
 
 /// The longest passage in bytes. About five lines: long enough to understand, short enough for a list entry.
-const MOST: usize = 400;
+const MAX_PASSAGE_BYTES: usize = 400;
 /// How far from the byte the search for the ends of a passage goes, in bytes.
-const REACH: usize = 4 * MOST;
+const REACH: usize = 4 * MAX_PASSAGE_BYTES;
 /// A line shorter than this, in bytes, does not reach the margin, so it may end a heading, a verse or a paragraph.
 const SHORT_LINE: usize = 45;
 
@@ -228,11 +228,12 @@ fn is_abbreviation(before: &str) -> bool {
     ABBREVIATIONS.contains(&word.to_lowercase().as_str())
 }
 
-/// Cuts a long passage at white space into pieces of at most [`MOST`] bytes, and returns the piece around `byte`.
+/// Cuts a long passage at white space into pieces of at most [`MAX_PASSAGE_BYTES`] bytes, and returns the piece around
+/// `byte`.
 fn shorten(window: &str, range: Range<usize>, byte: usize) -> Range<usize> {
     let mut start = range.start;
-    while range.end - start > MOST {
-        let limit = window.floor_char_boundary(start + MOST);
+    while range.end - start > MAX_PASSAGE_BYTES {
+        let limit = window.floor_char_boundary(start + MAX_PASSAGE_BYTES);
         let piece = &window[start..limit];
         // Without white space (base64, Chinese), cut at the limit.
         let end = piece

@@ -19,13 +19,13 @@ use crate::found::{BETWEEN_PAGES, Found};
 use crate::{DocumentError, Page, guarded, pdf_content, pdf_layout};
 
 /// Timeout for loading the file, and for each page. A page takes milliseconds; the margin is for slow machines.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// The most text of one PDF, in bytes.
 const MAX_TEXT_BYTES: usize = 256 << 20;
 /// Stack size of the thread, in bytes. Parsers recurse once per nested object.
 const STACK_BYTES: usize = 64 << 20;
 /// Numbers of objects are below it. Kept adds two objects for each page.
-const MOST_OBJECTS: u32 = 1 << 30;
+const MAX_OBJECT_NUMBER: u32 = 1 << 30;
 
 /// Messages from the thread. Each message restarts the timeout.
 enum Progress {
@@ -73,7 +73,7 @@ fn receive(
     let mut received = Received::default();
     let mut count = None;
     while count != Some(received.found.pages.len()) {
-        match receiver.recv_timeout(PATIENCE) {
+        match receiver.recv_timeout(TIMEOUT) {
             Ok(Progress::Loaded { pages }) => count = Some(pages),
             Ok(Progress::Page(page)) => {
                 received.add(page);
@@ -95,7 +95,7 @@ fn receive(
             Err(RecvTimeoutError::Timeout) => {
                 return Err(DocumentError::PdfTooSlow {
                     name: name.to_owned(),
-                    seconds: PATIENCE.as_secs(),
+                    seconds: TIMEOUT.as_secs(),
                 });
             }
             Err(RecvTimeoutError::Disconnected) => {
@@ -215,7 +215,8 @@ fn load(bytes: &[u8], password: Option<&str>) -> Result<Pdf, Failure> {
     pdf_content::drop_images_and_bombs(&mut pdf);
     // A damaged table of contents names fewer objects than there are, and the next one would replace one of them: a page
     // its own form, which then draws itself for ever.
-    pdf.objects.retain(|(number, _), _| *number < MOST_OBJECTS);
+    pdf.objects
+        .retain(|(number, _), _| *number < MAX_OBJECT_NUMBER);
     pdf.max_id = pdf.objects.keys().map(|id| id.0).max().unwrap_or(0);
     Ok(pdf)
 }

@@ -30,9 +30,9 @@ const LIMITS: Limits = Limits {
     reply: 1 << 30,
 };
 /// Time on the clock for a program and a page.
-const PATIENCE: Duration = Duration::from_secs(600);
-/// Time between two looks at a program that runs.
-const GLANCE: Duration = Duration::from_millis(20);
+const TIMEOUT: Duration = Duration::from_secs(600);
+/// Time between two checks whether a program has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Models of tesseract that are not languages: the direction of a page, and equations.
 const NOT_LANGUAGES: [&str; 2] = ["osd", "equ"];
 
@@ -315,7 +315,7 @@ impl Reader<'_> {
 
     /// Whether the process succeeded; `None` if it was stopped.
     fn wait(&self, mut child: Child) -> std::io::Result<Option<bool>> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             if let Some(status) = child.try_wait()? {
                 return Ok(Some(status.success()));
@@ -326,7 +326,7 @@ impl Reader<'_> {
                 child.wait()?;
                 return Ok((!is_stopped).then_some(false));
             }
-            thread::sleep(GLANCE);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }

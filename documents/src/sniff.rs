@@ -49,7 +49,7 @@ const IMAGES: &[(&[u8], &str)] = &[
 ];
 
 /// Documents and archives by their first bytes, each with a way to convert them.
-const NOT_YET: &[(&[u8], &str, &str)] = &[
+const UNSUPPORTED_FORMATS: &[(&[u8], &str, &str)] = &[
     (b"{\\rtf", "a rich text (RTF) document", SAVE_AS),
     (
         b"%!PS",
@@ -112,7 +112,7 @@ pub(crate) fn sniff(name: &str, bytes: &[u8]) -> Result<Sniffed, DocumentError> 
     if bytes.starts_with(COMPOUND) {
         return Err(compound(name, bytes));
     }
-    if let Some((_, format, remedy)) = NOT_YET
+    if let Some((_, format, remedy)) = UNSUPPORTED_FORMATS
         .iter()
         .find(|(magic, _, _)| bytes.starts_with(magic))
     {

@@ -8,7 +8,7 @@ use encoding_rs::{Encoding, UTF_8};
 use zip::ZipArchive;
 use zip::result::ZipError;
 
-use super::{Failure, Read};
+use super::{ExtractResult, Failure};
 use crate::{Format, MAX_SOURCE_BYTES};
 
 const UNREADABLE: Failure = Failure::Damaged("its parts cannot be unpacked");
@@ -39,7 +39,7 @@ impl<'a> Archive<'a> {
     ///
     /// # Errors
     /// [`Failure::Damaged`] if there is none.
-    pub(crate) fn open(bytes: &'a [u8]) -> Read<Self> {
+    pub(crate) fn open(bytes: &'a [u8]) -> ExtractResult<Self> {
         let cut = Failure::Damaged("its end is missing");
         let zip = ZipArchive::new(Cursor::new(bytes)).map_err(|_| cut)?;
         let mut names = HashMap::with_capacity(zip.len().min(1 << 16));
@@ -63,7 +63,7 @@ impl<'a> Archive<'a> {
     ///
     /// # Errors
     /// [`Failure::TooMuch`] if all parts read so far have more than [`MAX_SOURCE_BYTES`].
-    pub(super) fn read(&mut self, name: &str) -> Read<Option<Vec<u8>>> {
+    pub(super) fn read(&mut self, name: &str) -> ExtractResult<Option<Vec<u8>>> {
         let Some(&index) = self.names.get(&key(name)) else {
             return Ok(None);
         };
@@ -81,12 +81,12 @@ impl<'a> Archive<'a> {
     }
 
     /// A part as text; `None` if there is no such part.
-    pub(super) fn text(&mut self, name: &str) -> Read<Option<String>> {
+    pub(super) fn text(&mut self, name: &str) -> ExtractResult<Option<String>> {
         Ok(self.read(name)?.map(xml_text))
     }
 
     /// A part without which there is no document.
-    pub(super) fn required(&mut self, name: &str) -> Read<String> {
+    pub(super) fn required(&mut self, name: &str) -> ExtractResult<String> {
         self.text(name)?
             .ok_or(Failure::Damaged("a part of it is missing"))
     }

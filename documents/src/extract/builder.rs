@@ -3,19 +3,19 @@
 //! Tables also serve as layout. A row with one cell, or whose cells have tables, headings or many paragraphs, is
 //! layout: its contents are written one after the other. All other rows are lines.
 
-use super::Read;
+use super::ExtractResult;
 use super::writer::{Block, Writer};
 
 /// Tables nested deeper are read as if their tags were not there.
-const DEEPEST_TABLE: usize = 24;
+const MAX_TABLE_DEPTH: usize = 24;
 /// A cell with more blocks than this is layout.
-const MOST_BLOCKS: usize = 6;
+const MAX_CELL_BLOCKS: usize = 6;
 
 /// Writes blocks, and collects those in tables row by row.
 pub(super) struct Builder {
     pub(super) out: Writer,
     tables: Vec<Table>,
-    /// Tables that are open beyond [`DEEPEST_TABLE`].
+    /// Tables that are open beyond [`MAX_TABLE_DEPTH`].
     ignored: usize,
     /// Number of headings of level 1.
     pub(super) top_headings: usize,
@@ -48,7 +48,7 @@ impl Builder {
     }
 
     /// The blocks of a [`collector`](Self::collector).
-    pub(super) fn collected(mut self) -> Read<Vec<Block>> {
+    pub(super) fn collected(mut self) -> ExtractResult<Vec<Block>> {
         while self.tables.len() > 1 || self.ignored > 0 {
             self.end_table()?;
         }
@@ -62,7 +62,7 @@ impl Builder {
     }
 
     /// Writes a block into the innermost open cell, or into the text.
-    pub(super) fn block(&mut self, block: Block) -> Read<()> {
+    pub(super) fn block(&mut self, block: Block) -> ExtractResult<()> {
         self.top_headings += usize::from(matches!(block, Block::Heading(1, _)));
         let mut cells = self
             .tables
@@ -77,7 +77,7 @@ impl Builder {
     }
 
     pub(super) fn begin_table(&mut self) {
-        if self.tables.len() < DEEPEST_TABLE {
+        if self.tables.len() < MAX_TABLE_DEPTH {
             self.tables.push(Table::default());
         } else {
             self.ignored += 1;
@@ -85,7 +85,7 @@ impl Builder {
     }
 
     /// Begins a row; an open row ends.
-    pub(super) fn begin_row(&mut self) -> Read<()> {
+    pub(super) fn begin_row(&mut self) -> ExtractResult<()> {
         self.end_row()
     }
 
@@ -108,7 +108,7 @@ impl Builder {
         }
     }
 
-    pub(super) fn end_row(&mut self) -> Read<()> {
+    pub(super) fn end_row(&mut self) -> ExtractResult<()> {
         self.end_cell();
         if self.ignored > 0 {
             return Ok(());
@@ -124,7 +124,7 @@ impl Builder {
         self.block(Block::Row(cells))
     }
 
-    pub(super) fn end_table(&mut self) -> Read<()> {
+    pub(super) fn end_table(&mut self) -> ExtractResult<()> {
         if self.ignored > 0 {
             self.ignored -= 1;
             return Ok(());
@@ -135,13 +135,13 @@ impl Builder {
     }
 
     /// Ends all tables that are still open.
-    pub(super) fn finish(mut self) -> Read<Writer> {
+    pub(super) fn finish(mut self) -> ExtractResult<Writer> {
         self.end_tables()?;
         Ok(self.out)
     }
 
     /// Ends all open tables.
-    pub(super) fn end_tables(&mut self) -> Read<()> {
+    pub(super) fn end_tables(&mut self) -> ExtractResult<()> {
         while !self.tables.is_empty() {
             self.end_table()?;
         }
@@ -156,7 +156,7 @@ fn is_layout(cell: &[Block]) -> bool {
             Block::Row(_) | Block::Heading(..) | Block::Verbatim(_)
         )
     };
-    cell.len() > MOST_BLOCKS || cell.iter().any(is_large)
+    cell.len() > MAX_CELL_BLOCKS || cell.iter().any(is_large)
 }
 
 /// The blocks of a cell or a note in one line.

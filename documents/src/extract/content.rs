@@ -1,14 +1,14 @@
 //! What a ZIP archive is.
 
 use super::archive::{Archive, CONTAINER, Content, SAVE_AS_PDF};
-use super::{Read, opc};
+use super::{ExtractResult, opc};
 use crate::Format;
 
 /// What a ZIP archive contains: by its parts, not by its name.
 ///
 /// # Errors
 /// A [`Failure`] if the parts cannot be read.
-pub(super) fn content(bytes: &[u8]) -> Read<Content> {
+pub(super) fn content(bytes: &[u8]) -> ExtractResult<Content> {
     let mut archive = Archive::open(bytes)?;
     if archive.has("mimetype") {
         let kind = archive.text("mimetype")?.unwrap_or_default();

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::Read;
+use super::ExtractResult;
 use super::archive::Archive;
 use super::builder::{Builder, line};
 use super::docx_styles::{Lists, Place, Styles, heading, place};
@@ -14,7 +14,7 @@ use super::writer::{Block, Writer, one_line};
 use super::xml::Xml;
 
 /// Extracts the text of a document.
-pub(super) fn read(archive: &mut Archive) -> Read<Writer> {
+pub(super) fn read(archive: &mut Archive) -> ExtractResult<Writer> {
     let main = opc::main_part(archive)?;
     let parts = Relationships::read(archive, &main)?;
     let styles = match part(archive, &parts, "styles")? {
@@ -47,7 +47,11 @@ pub(super) fn read(archive: &mut Archive) -> Read<Writer> {
     reader.builder.finish()
 }
 
-fn part(archive: &mut Archive, parts: &Relationships, kind: &'static str) -> Read<Option<String>> {
+fn part(
+    archive: &mut Archive,
+    parts: &Relationships,
+    kind: &'static str,
+) -> ExtractResult<Option<String>> {
     match parts.of_kind(kind) {
         Some(name) => archive.text(name),
         None => Ok(None),
@@ -82,7 +86,7 @@ struct Paragraph {
 
 impl Docx {
     /// Reads paragraphs and tables to the end of the element.
-    fn blocks(&mut self, xml: &mut Xml) -> Read<()> {
+    fn blocks(&mut self, xml: &mut Xml) -> ExtractResult<()> {
         while let Some(tag) = xml.child()? {
             match tag.name() {
                 "p" => self.paragraph(xml)?,
@@ -109,7 +113,7 @@ impl Docx {
         Ok(())
     }
 
-    fn paragraph(&mut self, xml: &mut Xml) -> Read<()> {
+    fn paragraph(&mut self, xml: &mut Xml) -> ExtractResult<()> {
         let mut paragraph = Paragraph {
             text: std::mem::take(&mut self.carried),
             ..Paragraph::default()
@@ -133,7 +137,7 @@ impl Docx {
         xml: &mut Xml,
         paragraph: &mut Paragraph,
         boxes: &mut Vec<Block>,
-    ) -> Read<()> {
+    ) -> ExtractResult<()> {
         while let Some(tag) = xml.child()? {
             match tag.name() {
                 "pPr" => paragraph_properties(xml, paragraph)?,
@@ -182,7 +186,7 @@ impl Docx {
         xml: &mut Xml,
         paragraph: &mut Paragraph,
         boxes: &mut Vec<Block>,
-    ) -> Read<()> {
+    ) -> ExtractResult<()> {
         let start = paragraph.text.len();
         let outside = std::mem::take(&mut self.is_hidden);
         self.inline(xml, paragraph, boxes)?;
@@ -192,7 +196,7 @@ impl Docx {
         Ok(())
     }
 
-    fn run_properties(&mut self, xml: &mut Xml) -> Read<()> {
+    fn run_properties(&mut self, xml: &mut Xml) -> ExtractResult<()> {
         while let Some(tag) = xml.child()? {
             self.is_hidden |= tag.name() == "vanish" && tag.is_on();
             xml.skip()?;
@@ -201,7 +205,7 @@ impl Docx {
     }
 
     /// A text box: its paragraphs follow the paragraph that it belongs to.
-    fn text_box(&mut self, xml: &mut Xml, boxes: &mut Vec<Block>) -> Read<()> {
+    fn text_box(&mut self, xml: &mut Xml, boxes: &mut Vec<Block>) -> ExtractResult<()> {
         while let Some(tag) = xml.child()? {
             if tag.name() == "p" {
                 let mut paragraph = Paragraph::default();
@@ -253,7 +257,11 @@ impl Docx {
     }
 
     /// Writes the notes that the text mentions, in the order of their numbers.
-    fn write_notes(&mut self, footnotes: Option<&str>, endnotes: Option<&str>) -> Read<()> {
+    fn write_notes(
+        &mut self,
+        footnotes: Option<&str>,
+        endnotes: Option<&str>,
+    ) -> ExtractResult<()> {
         let mut found: Vec<(usize, String)> = Vec::new();
         for (is_end, text) in [(false, footnotes), (true, endnotes)] {
             let name = if is_end { "endnote" } else { "footnote" };
@@ -277,7 +285,7 @@ impl Docx {
 }
 
 /// The properties of a paragraph, to the end of the element.
-fn paragraph_properties(xml: &mut Xml, paragraph: &mut Paragraph) -> Read<()> {
+fn paragraph_properties(xml: &mut Xml, paragraph: &mut Paragraph) -> ExtractResult<()> {
     while let Some(tag) = xml.child()? {
         match tag.name() {
             "pStyle" => paragraph.style = tag.get("val"),

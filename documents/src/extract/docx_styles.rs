@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use super::Read;
+use super::ExtractResult;
 use super::numbering::Digits;
 use super::xml::Xml;
 
 /// Number of levels of a list.
 const LEVELS: usize = 9;
 /// The longest chain of styles that are based on each other.
-const LONGEST_CHAIN: usize = 16;
+const MAX_STYLE_CHAIN: usize = 16;
 
 /// A paragraph's place in a list: the list and the level, from 0.
 #[derive(Debug, Clone, Default)]
@@ -32,7 +32,7 @@ struct Style {
 pub(super) struct Styles(HashMap<String, Style>);
 
 impl Styles {
-    pub(super) fn read(text: &str) -> Read<Self> {
+    pub(super) fn read(text: &str) -> ExtractResult<Self> {
         let mut xml = Xml::new(text);
         let mut styles = HashMap::new();
         while let Some(tag) = xml.find("style")? {
@@ -57,11 +57,11 @@ impl Styles {
 
     fn chain(&self, id: &str) -> impl Iterator<Item = &Style> {
         let next = |style: &&Style| self.0.get(style.based_on.as_ref()?);
-        std::iter::successors(self.0.get(id), next).take(LONGEST_CHAIN)
+        std::iter::successors(self.0.get(id), next).take(MAX_STYLE_CHAIN)
     }
 }
 
-fn style(xml: &mut Xml) -> Read<Style> {
+fn style(xml: &mut Xml) -> ExtractResult<Style> {
     let mut style = Style::default();
     let mut name = String::new();
     while let Some(tag) = xml.child()? {
@@ -103,7 +103,7 @@ pub(super) fn heading(outline: Option<usize>) -> Option<u8> {
 }
 
 /// The contents of `numPr`.
-pub(super) fn place(xml: &mut Xml) -> Read<Place> {
+pub(super) fn place(xml: &mut Xml) -> ExtractResult<Place> {
     let mut place = Place::default();
     while let Some(tag) = xml.child()? {
         match tag.name() {
@@ -143,7 +143,7 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    pub(super) fn read(text: &str) -> Read<Self> {
+    pub(super) fn read(text: &str) -> ExtractResult<Self> {
         let mut lists = Self::default();
         let mut xml = Xml::new(text);
         if xml.child()?.is_none() {
@@ -165,7 +165,7 @@ impl Lists {
         Ok(lists)
     }
 
-    fn add_list(&mut self, id: &str, xml: &mut Xml) -> Read<()> {
+    fn add_list(&mut self, id: &str, xml: &mut Xml) -> ExtractResult<()> {
         while let Some(tag) = xml.child()? {
             match tag.name() {
                 "abstractNumId" => {
@@ -224,7 +224,7 @@ impl Lists {
     }
 }
 
-fn levels(xml: &mut Xml) -> Read<Levels> {
+fn levels(xml: &mut Xml) -> ExtractResult<Levels> {
     let mut levels = Levels::default();
     while let Some(tag) = xml.child()? {
         let number = tag.number("ilvl").unwrap_or(LEVELS);
@@ -237,7 +237,7 @@ fn levels(xml: &mut Xml) -> Read<Levels> {
     Ok(levels)
 }
 
-fn level(xml: &mut Xml) -> Read<Level> {
+fn level(xml: &mut Xml) -> ExtractResult<Level> {
     let mut level = Level {
         start: 1,
         ..Level::default()

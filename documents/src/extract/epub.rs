@@ -6,7 +6,7 @@ use super::archive::{Archive, CONTAINER};
 use super::builder::Builder;
 use super::writer::Writer;
 use super::xml::Xml;
-use super::{Failure, Read, html, opc};
+use super::{ExtractResult, Failure, html, opc};
 
 /// Methods that only change the first bytes of embedded fonts. All others encrypt the text.
 const FONT_METHODS: [&str; 2] = [
@@ -15,7 +15,7 @@ const FONT_METHODS: [&str; 2] = [
 ];
 
 /// Extracts the chapters; each is a page.
-pub(super) fn read(archive: &mut Archive) -> Read<Writer> {
+pub(super) fn read(archive: &mut Archive) -> ExtractResult<Writer> {
     if is_protected(archive)? {
         return Err(Failure::Protected);
     }
@@ -30,7 +30,7 @@ pub(super) fn read(archive: &mut Archive) -> Read<Writer> {
     builder.finish()
 }
 
-fn is_protected(archive: &mut Archive) -> Read<bool> {
+fn is_protected(archive: &mut Archive) -> ExtractResult<bool> {
     let Some(text) = archive.text("META-INF/encryption.xml")? else {
         return Ok(false);
     };
@@ -43,7 +43,7 @@ fn is_protected(archive: &mut Archive) -> Read<bool> {
 }
 
 /// The names of the chapters in the order of reading, without the contents page that reading programs show elsewhere.
-fn chapters(archive: &mut Archive) -> Read<Vec<String>> {
+fn chapters(archive: &mut Archive) -> ExtractResult<Vec<String>> {
     let container = archive.required(CONTAINER)?;
     let package = (Xml::new(&container).find("rootfile")?)
         .and_then(|tag| tag.get("full-path"))

@@ -12,7 +12,7 @@ use html5ever::tokenizer::{
     BufferQueue, EndTag, StartTag, Tag, Token, TokenSink, TokenSinkResult, Tokenizer, TokenizerOpts,
 };
 
-use super::Read;
+use super::ExtractResult;
 use super::archive;
 use super::builder::Builder;
 use super::html_names::{can_hide, heading, is_block, is_unseen};
@@ -21,7 +21,7 @@ use super::writer::{Block, Writer, one_line};
 /// How far a declaration of the encoding is from the start of a page, in bytes. Browsers look at 1024.
 const DECLARATION_BYTES: usize = 4096;
 /// Lists nested deeper are read as if they were not nested.
-const DEEPEST_LIST: usize = 32;
+const MAX_LIST_DEPTH: usize = 32;
 /// The largest piece of input for the tokenizer, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -44,7 +44,7 @@ pub(super) fn declared_encoding(bytes: &[u8]) -> Option<&'static Encoding> {
 }
 
 /// The text of a whole page. Its title is the first heading if it has no heading of the first level.
-pub(super) fn document(text: &str) -> Read<Writer> {
+pub(super) fn document(text: &str) -> ExtractResult<Writer> {
     let mut builder = Builder::new();
     let head = &text[..text.floor_char_boundary(DECLARATION_BYTES)];
     let is_xhtml = head.contains("http://www.w3.org/1999/xhtml");
@@ -58,7 +58,11 @@ pub(super) fn document(text: &str) -> Read<Writer> {
 }
 
 /// Writes the text of a page, and returns its title. XHTML differs in elements that close themselves.
-pub(super) fn read_into(builder: &mut Builder, text: &str, is_xhtml: bool) -> Read<String> {
+pub(super) fn read_into(
+    builder: &mut Builder,
+    text: &str,
+    is_xhtml: bool,
+) -> ExtractResult<String> {
     let sink = Sink(RefCell::new(Page {
         builder: std::mem::replace(builder, Builder::new()),
         is_xhtml,
@@ -104,7 +108,7 @@ struct Page {
     builder: Builder,
     is_xhtml: bool,
     /// The first failure of the builder; nothing is read after it.
-    failed: Read<()>,
+    failed: ExtractResult<()>,
     /// The block so far.
     line: String,
     title: String,
@@ -239,7 +243,7 @@ impl Page {
                 self.flush();
                 let start = attribute(tag, "start").and_then(|start| start.trim().parse().ok());
                 let number = (name == "ol").then_some(start.unwrap_or(1));
-                if self.lists.len() < DEEPEST_LIST {
+                if self.lists.len() < MAX_LIST_DEPTH {
                     self.lists.push(number);
                 }
             }
@@ -330,7 +334,7 @@ impl Page {
     }
 
     /// Ends the block, then changes the table.
-    fn step(&mut self, change: impl FnOnce(&mut Builder) -> Read<()>) {
+    fn step(&mut self, change: impl FnOnce(&mut Builder) -> ExtractResult<()>) {
         self.flush();
         self.mark = None;
         if self.failed.is_ok() {

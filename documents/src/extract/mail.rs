@@ -6,10 +6,10 @@ use mail_parser::{
 
 use super::builder::Builder;
 use super::writer::{Block, Writer, one_line};
-use super::{Failure, Read, html};
+use super::{ExtractResult, Failure, html};
 
 /// Extracts the text of an e-mail. Plain text is preferred; attachments are named, not opened.
-pub(super) fn read(bytes: &[u8]) -> Read<Writer> {
+pub(super) fn read(bytes: &[u8]) -> ExtractResult<Writer> {
     let message = MessageParser::default()
         .parse(bytes)
         .ok_or(Failure::Damaged("it has no header lines"))?;
@@ -34,7 +34,7 @@ pub(super) fn read(bytes: &[u8]) -> Read<Writer> {
     builder.finish()
 }
 
-fn body(part: &MessagePart, builder: &mut Builder) -> Read<()> {
+fn body(part: &MessagePart, builder: &mut Builder) -> ExtractResult<()> {
     match &part.body {
         PartType::Html(text) => html::read_into(builder, text, false).map(drop),
         PartType::Text(text) => {

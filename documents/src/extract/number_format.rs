@@ -29,7 +29,7 @@ pub(super) struct Pattern {
 }
 
 /// The most decimals of a pattern.
-const MOST_DECIMALS: usize = 15;
+const MAX_DECIMALS: usize = 15;
 /// Days from the start of the calendar of 1900 to that of 1904.
 const DAYS_TO_1904: f64 = 1462.0;
 /// The last day of the year 9999.
@@ -198,7 +198,7 @@ fn pattern(section: &str) -> Pattern {
         }
     }
     pattern.thousandths = commas;
-    pattern.decimals = pattern.decimals.min(MOST_DECIMALS);
+    pattern.decimals = pattern.decimals.min(MAX_DECIMALS);
     pattern
 }
 

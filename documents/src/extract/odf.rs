@@ -8,16 +8,16 @@ use super::archive::Archive;
 use super::builder::Builder;
 use super::odf_lists::{Counters, ListStyles};
 use super::pptx::{heading, spoken};
-use super::sheet::{MOST_COLUMNS, Sheet};
+use super::sheet::{MAX_COLUMNS, Sheet};
 use super::writer::{Block, Writer, one_line};
 use super::xml::{Node, Tag, Xml};
-use super::{Failure, Read};
+use super::{ExtractResult, Failure};
 
 /// The most spaces that one element stands for.
-const MOST_SPACES: usize = 64;
+const MAX_SPACES: usize = 64;
 
 /// Extracts the text of a document.
-pub(super) fn read(archive: &mut Archive) -> Read<Writer> {
+pub(super) fn read(archive: &mut Archive) -> ExtractResult<Writer> {
     let manifest = archive.text("META-INF/manifest.xml")?.unwrap_or_default();
     if manifest.contains("encryption-data") {
         return Err(Failure::Locked);
@@ -76,7 +76,7 @@ struct Odf {
 
 impl Odf {
     /// Reads blocks to the end of the element.
-    fn blocks(&mut self, xml: &mut Xml) -> Read<()> {
+    fn blocks(&mut self, xml: &mut Xml) -> ExtractResult<()> {
         while let Some(tag) = xml.child()? {
             match tag.name() {
                 "spreadsheet" => self.sheets(xml)?,
@@ -86,7 +86,7 @@ impl Odf {
         Ok(())
     }
 
-    fn block(&mut self, tag: Tag, xml: &mut Xml) -> Read<()> {
+    fn block(&mut self, tag: Tag, xml: &mut Xml) -> ExtractResult<()> {
         match tag.name() {
             "h" => {
                 let level = tag.number("outline-level").unwrap_or(1).clamp(1, 10);
@@ -134,7 +134,7 @@ impl Odf {
         }
     }
 
-    fn paragraph(&mut self, text: String) -> Read<()> {
+    fn paragraph(&mut self, text: String) -> ExtractResult<()> {
         if text.trim().is_empty() {
             return Ok(());
         }
@@ -144,7 +144,7 @@ impl Odf {
         })
     }
 
-    fn list(&mut self, tag: &Tag, xml: &mut Xml) -> Read<()> {
+    fn list(&mut self, tag: &Tag, xml: &mut Xml) -> ExtractResult<()> {
         let outer = self.lists.last();
         let own = tag.get("style-name").filter(|style| !style.is_empty());
         let style = own.or_else(|| outer.map(|list| list.style.clone()));
@@ -180,13 +180,13 @@ impl Odf {
     }
 
     /// The text of a paragraph, to the end of the element. Text boxes in it become blocks before it.
-    fn inline(&mut self, xml: &mut Xml) -> Read<String> {
+    fn inline(&mut self, xml: &mut Xml) -> ExtractResult<String> {
         let mut text = String::new();
         self.inline_into(xml, &mut text)?;
         Ok(text)
     }
 
-    fn inline_into(&mut self, xml: &mut Xml, text: &mut String) -> Read<()> {
+    fn inline_into(&mut self, xml: &mut Xml, text: &mut String) -> ExtractResult<()> {
         loop {
             let tag = match xml.next()? {
                 Node::Start(tag) => tag,
@@ -206,7 +206,7 @@ impl Odf {
             };
             match tag.name() {
                 "s" => {
-                    let count = tag.number("c").unwrap_or(1).min(MOST_SPACES);
+                    let count = tag.number("c").unwrap_or(1).min(MAX_SPACES);
                     text.extend(std::iter::repeat_n(' ', count));
                     xml.skip()?;
                 }
@@ -234,7 +234,7 @@ impl Odf {
     }
 
     /// A footnote or an endnote: its number stays in the text.
-    fn note(&mut self, xml: &mut Xml, text: &mut String) -> Read<()> {
+    fn note(&mut self, xml: &mut Xml, text: &mut String) -> ExtractResult<()> {
         let at = self.notes.len();
         self.notes.push(String::new());
         text.push_str(&format!("[^{}]", at + 1));
@@ -251,7 +251,7 @@ impl Odf {
     }
 
     /// A frame or shape with text; the title of a slide is kept for its heading.
-    fn shape(&mut self, tag: &Tag, xml: &mut Xml) -> Read<()> {
+    fn shape(&mut self, tag: &Tag, xml: &mut Xml) -> ExtractResult<()> {
         match tag.get("class").as_deref() {
             Some("title") => {
                 let text = self.inline(xml)?;
@@ -264,7 +264,7 @@ impl Odf {
     }
 
     /// A slide: its title is above its text, its notes are below.
-    fn slide(&mut self, xml: &mut Xml) -> Read<()> {
+    fn slide(&mut self, xml: &mut Xml) -> ExtractResult<()> {
         let outside = std::mem::replace(&mut self.builder, Builder::collector());
         let mut notes = Vec::new();
         self.title.clear();
@@ -290,7 +290,7 @@ impl Odf {
     }
 
     /// The tables of a spreadsheet; each is a page. Cells are read as they are shown.
-    fn sheets(&mut self, xml: &mut Xml) -> Read<()> {
+    fn sheets(&mut self, xml: &mut Xml) -> ExtractResult<()> {
         while let Some(tag) = xml.child()? {
             if tag.name() == "table" {
                 let name = tag.get("name").unwrap_or_default();
@@ -304,7 +304,7 @@ impl Odf {
         Ok(())
     }
 
-    fn rows(&mut self, xml: &mut Xml, sheet: &mut Sheet) -> Read<()> {
+    fn rows(&mut self, xml: &mut Xml, sheet: &mut Sheet) -> ExtractResult<()> {
         while let Some(tag) = xml.child()? {
             match tag.name() {
                 "table-row" => {
@@ -319,11 +319,11 @@ impl Odf {
         Ok(())
     }
 
-    fn cells(&mut self, xml: &mut Xml, sheet: &mut Sheet) -> Read<()> {
+    fn cells(&mut self, xml: &mut Xml, sheet: &mut Sheet) -> ExtractResult<()> {
         let mut column = 0_usize;
         while let Some(tag) = xml.child()? {
             let times = tag.number("number-columns-repeated").unwrap_or(1);
-            let times = times.min(MOST_COLUMNS);
+            let times = times.min(MAX_COLUMNS);
             let date = tag
                 .get("date-value")
                 .filter(|date| date.starts_with(|c: char| c.is_ascii_digit()));
@@ -336,7 +336,7 @@ impl Odf {
                     sheet.cell(at, shown.clone())?;
                 }
             }
-            column = (column + times).min(MOST_COLUMNS);
+            column = (column + times).min(MAX_COLUMNS);
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::Read;
+use super::ExtractResult;
 use super::numbering::Digits;
 use super::xml::{Tag, Xml};
 
@@ -29,7 +29,7 @@ pub(super) type Counters = [u32; LEVELS];
 
 impl ListStyles {
     /// Adds the styles in a part.
-    pub(super) fn add(&mut self, text: &str) -> Read<()> {
+    pub(super) fn add(&mut self, text: &str) -> ExtractResult<()> {
         let mut xml = Xml::new(text);
         // Only the styles: the text follows.
         while let Some(tag) = xml.child()? {
@@ -43,7 +43,7 @@ impl ListStyles {
     }
 
     /// Adds the styles in an element, to its end.
-    pub(super) fn find(&mut self, outer: Tag, xml: &mut Xml) -> Read<()> {
+    pub(super) fn find(&mut self, outer: Tag, xml: &mut Xml) -> ExtractResult<()> {
         if matches!(outer.name(), "list-style" | "outline-style") {
             let is_outline = outer.name() == "outline-style";
             let name = if is_outline { None } else { outer.get("name") };
@@ -90,7 +90,7 @@ impl ListStyles {
     }
 }
 
-fn levels(xml: &mut Xml) -> Read<Vec<Level>> {
+fn levels(xml: &mut Xml) -> ExtractResult<Vec<Level>> {
     let mut levels = vec![Level::default(); LEVELS];
     while let Some(tag) = xml.child()? {
         let number = tag.number("level").unwrap_or(0);

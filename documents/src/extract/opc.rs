@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::archive::{Archive, Content, SAVE_AS_PDF};
 use super::xml::Xml;
-use super::{Failure, Read};
+use super::{ExtractResult, Failure};
 use crate::Format;
 
 /// The references of a part to other parts.
@@ -18,7 +18,7 @@ pub(super) struct Relationships {
 
 impl Relationships {
     /// Reads the references of a part to parts in the archive; the empty name stands for the archive itself.
-    pub(super) fn read(archive: &mut Archive, part: &str) -> Read<Self> {
+    pub(super) fn read(archive: &mut Archive, part: &str) -> ExtractResult<Self> {
         let (folder, file) = part.rsplit_once('/').unwrap_or(("", part));
         let mut found = Self::default();
         let Some(text) = archive.text(&format!("{folder}/_rels/{file}.rels"))? else {
@@ -73,7 +73,7 @@ pub(super) fn resolve(folder: &str, target: &str) -> String {
 }
 
 /// The name of the main part.
-pub(super) fn main_part(archive: &mut Archive) -> Read<String> {
+pub(super) fn main_part(archive: &mut Archive) -> ExtractResult<String> {
     let found = Relationships::read(archive, "")?;
     let named = found.of_kind("officeDocument").map(str::to_owned);
     let usual = [
@@ -91,7 +91,7 @@ pub(super) fn main_part(archive: &mut Archive) -> Read<String> {
 }
 
 /// What an Office file contains: by the root element of its main part.
-pub(super) fn content(archive: &mut Archive) -> Read<Content> {
+pub(super) fn content(archive: &mut Archive) -> ExtractResult<Content> {
     let other = Ok(Content::Other("an Office drawing", SAVE_AS_PDF));
     let Ok(part) = main_part(archive) else {
         return other;

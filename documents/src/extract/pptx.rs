@@ -1,6 +1,6 @@
 //! PowerPoint presentations: each slide is a page, with its title as heading and the speaker's notes at its end.
 
-use super::Read;
+use super::ExtractResult;
 use super::archive::Archive;
 use super::builder::Builder;
 use super::opc::{self, Relationships};
@@ -8,7 +8,7 @@ use super::writer::{Block, Writer, one_line};
 use super::xml::Xml;
 
 /// Extracts the slides in the order of the presentation.
-pub(super) fn read(archive: &mut Archive) -> Read<Writer> {
+pub(super) fn read(archive: &mut Archive) -> ExtractResult<Writer> {
     let main = opc::main_part(archive)?;
     let parts = Relationships::read(archive, &main)?;
     let text = archive.required(&main)?;
@@ -24,7 +24,12 @@ pub(super) fn read(archive: &mut Archive) -> Read<Writer> {
     builder.finish()
 }
 
-fn slide(archive: &mut Archive, name: &str, number: usize, builder: &mut Builder) -> Read<()> {
+fn slide(
+    archive: &mut Archive,
+    name: &str,
+    number: usize,
+    builder: &mut Builder,
+) -> ExtractResult<()> {
     let parts = Relationships::read(archive, name)?;
     let mut slide = Shapes::read(archive, Some(name), true)?;
     for diagram in parts.all_of_kind("diagramData") {
@@ -91,7 +96,7 @@ struct Paragraph {
 
 impl Shapes {
     /// Reads a part; a missing one has no text.
-    fn read(archive: &mut Archive, name: Option<&str>, has_bullets: bool) -> Read<Self> {
+    fn read(archive: &mut Archive, name: Option<&str>, has_bullets: bool) -> ExtractResult<Self> {
         let mut shapes = Self {
             title: String::new(),
             builder: Builder::collector(),
@@ -106,7 +111,7 @@ impl Shapes {
     }
 
     /// Reads shapes and tables to the end of the element.
-    fn tree(&mut self, xml: &mut Xml, mut role: Role) -> Read<()> {
+    fn tree(&mut self, xml: &mut Xml, mut role: Role) -> ExtractResult<()> {
         while let Some(tag) = xml.child()? {
             match tag.name() {
                 "sp" => self.tree(xml, Role::Plain)?,
@@ -134,7 +139,7 @@ impl Shapes {
     }
 
     /// The paragraphs of a shape, to the end of the element.
-    fn text(&mut self, xml: &mut Xml, role: Role) -> Read<()> {
+    fn text(&mut self, xml: &mut Xml, role: Role) -> ExtractResult<()> {
         let mut paragraphs = Vec::new();
         find_paragraphs(xml, &mut paragraphs)?;
         paragraphs.retain(|paragraph| !paragraph.text.trim().is_empty());
@@ -174,7 +179,7 @@ impl Shapes {
 }
 
 /// The role that the properties of a shape give its text, to the end of the element.
-fn placeholder(xml: &mut Xml, mut role: Role) -> Read<Role> {
+fn placeholder(xml: &mut Xml, mut role: Role) -> ExtractResult<Role> {
     while let Some(tag) = xml.child()? {
         if tag.name() == "ph" {
             role = match tag.get("type").as_deref() {
@@ -190,7 +195,7 @@ fn placeholder(xml: &mut Xml, mut role: Role) -> Read<Role> {
 }
 
 /// Appends the paragraphs in the element, to its end.
-fn find_paragraphs(xml: &mut Xml, found: &mut Vec<Paragraph>) -> Read<()> {
+fn find_paragraphs(xml: &mut Xml, found: &mut Vec<Paragraph>) -> ExtractResult<()> {
     while let Some(tag) = xml.child()? {
         if tag.name() == "p" {
             let mut paragraph = Paragraph {
@@ -208,7 +213,7 @@ fn find_paragraphs(xml: &mut Xml, found: &mut Vec<Paragraph>) -> Read<()> {
     Ok(())
 }
 
-fn inline(xml: &mut Xml, paragraph: &mut Paragraph) -> Read<()> {
+fn inline(xml: &mut Xml, paragraph: &mut Paragraph) -> ExtractResult<()> {
     while let Some(tag) = xml.child()? {
         match tag.name() {
             "pPr" => {

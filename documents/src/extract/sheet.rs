@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::writer::{Block, MAX_TEXT_BYTES, Writer};
-use super::{Failure, Read};
+use super::{ExtractResult, Failure};
 
 /// The most columns of a sheet.
-pub(super) const MOST_COLUMNS: usize = 16_384;
+pub(super) const MAX_COLUMNS: usize = 16_384;
 /// The most rows of a sheet.
-pub(super) const MOST_ROWS: usize = 1 << 20;
+pub(super) const MAX_ROWS: usize = 1 << 20;
 
 /// The cells of a sheet that are not empty.
 #[derive(Default)]
@@ -29,12 +29,12 @@ struct Row {
 }
 
 impl Sheet {
-    /// Adds a cell to the open row. Empty cells, and cells beyond [`MOST_COLUMNS`], are left out.
+    /// Adds a cell to the open row. Empty cells, and cells beyond [`MAX_COLUMNS`], are left out.
     ///
     /// # Errors
     /// [`Failure::TooMuch`] if the sheet has more text than [`MAX_TEXT_BYTES`].
-    pub(super) fn cell(&mut self, column: usize, text: String) -> Read<()> {
-        if text.is_empty() || column >= MOST_COLUMNS {
+    pub(super) fn cell(&mut self, column: usize, text: String) -> ExtractResult<()> {
+        if text.is_empty() || column >= MAX_COLUMNS {
             return Ok(());
         }
         self.bytes += text.len() + 16;
@@ -50,14 +50,14 @@ impl Sheet {
     pub(super) fn end_row(&mut self, times: usize) {
         let mut row = std::mem::take(&mut self.open);
         if !row.cells.is_empty() {
-            row.times = times.min(MOST_ROWS);
+            row.times = times.min(MAX_ROWS);
             row.cells.sort_by_key(|(column, _)| *column);
             self.rows.push(row);
         }
     }
 
     /// Writes the sheet as a page with its name as heading; nothing if it has no cells.
-    pub(super) fn write(self, name: &str, out: &mut Writer) -> Read<()> {
+    pub(super) fn write(self, name: &str, out: &mut Writer) -> ExtractResult<()> {
         if self.rows.is_empty() {
             return Ok(());
         }

@@ -7,13 +7,13 @@
 //! A paragraph ends where a sentence ends after half a minute, at a pause, or when another person speaks: short enough
 //! to find a place in the film, long enough to read.
 
-use super::Read;
+use super::ExtractResult;
 use super::writer::{Block, Writer, one_line};
 
 /// After this many milliseconds a paragraph ends with the next sentence.
 const LONG: u64 = 30_000;
 /// After this many milliseconds a paragraph ends.
-const LONGEST: u64 = 60_000;
+const MAX_PARAGRAPH_MS: u64 = 60_000;
 /// Nothing is said for this many milliseconds: a pause.
 const PAUSE: u64 = 5_000;
 
@@ -25,7 +25,7 @@ struct Cue {
 }
 
 /// Extracts what is said. A file without times is text as it is.
-pub(super) fn read(text: &str) -> Read<Writer> {
+pub(super) fn read(text: &str) -> ExtractResult<Writer> {
     let mut out = Writer::new();
     let cues = cues(text);
     if cues.is_empty() {
@@ -39,7 +39,7 @@ pub(super) fn read(text: &str) -> Read<Writer> {
         let age = cue.start.saturating_sub(began);
         let is_new = paragraph.is_empty()
             || cue.start < began
-            || age >= LONGEST
+            || age >= MAX_PARAGRAPH_MS
             || age >= LONG && is_finished
             || cue.start.saturating_sub(ended) >= PAUSE
             || is_speech(&cue.text);

@@ -1,15 +1,15 @@
 //! The text of a document, written block by block, and its pages.
 
-use super::{Failure, Read};
+use super::{ExtractResult, Failure};
 use crate::Page;
 
 /// The most text of one document, in bytes.
 pub(super) const MAX_TEXT_BYTES: usize = 256 << 20;
 const SOFT_HYPHEN: char = '\u{ad}';
 /// The deepest heading of Markdown.
-const DEEPEST_HEADING: u8 = 6;
+const MAX_HEADING_LEVEL: u8 = 6;
 /// The deepest indentation of a list.
-const DEEPEST_ITEM: usize = 8;
+const MAX_LIST_INDENT: usize = 8;
 
 /// A piece of a document that stands on lines of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,10 +67,10 @@ impl Writer {
     ///
     /// # Errors
     /// [`Failure::TooMuch`] above [`MAX_TEXT_BYTES`].
-    pub(super) fn block(&mut self, block: &Block) -> Read<()> {
+    pub(super) fn block(&mut self, block: &Block) -> ExtractResult<()> {
         match block {
             Block::Heading(level, text) => {
-                let hashes = "#".repeat(usize::from((*level).clamp(1, DEEPEST_HEADING)));
+                let hashes = "#".repeat(usize::from((*level).clamp(1, MAX_HEADING_LEVEL)));
                 let line = one_line(text);
                 if !line.is_empty() {
                     self.put(Last::Other, &[&hashes, " ", &line])?;
@@ -83,7 +83,7 @@ impl Writer {
                 }
             }
             Block::Item(depth, mark, text) => {
-                let indent = "  ".repeat((*depth).min(DEEPEST_ITEM));
+                let indent = "  ".repeat((*depth).min(MAX_LIST_INDENT));
                 let text = text.trim();
                 if !text.is_empty() {
                     self.put(Last::Item, &[&indent, mark, " ", text])?;
@@ -102,7 +102,7 @@ impl Writer {
         Ok(())
     }
 
-    fn row(&mut self, cells: &[String]) -> Read<()> {
+    fn row(&mut self, cells: &[String]) -> ExtractResult<()> {
         let cells: Vec<String> = cells.iter().map(|cell| one_line(cell)).collect();
         let used = cells.iter().rposition(|cell| !cell.is_empty());
         if let Some(last) = used {
@@ -111,7 +111,7 @@ impl Writer {
         Ok(())
     }
 
-    fn put(&mut self, kind: Last, pieces: &[&str]) -> Read<()> {
+    fn put(&mut self, kind: Last, pieces: &[&str]) -> ExtractResult<()> {
         let more: usize = pieces.iter().map(|piece| piece.len()).sum();
         if self.text.len() + more > MAX_TEXT_BYTES {
             return Err(Failure::TooMuch(MAX_TEXT_BYTES as u64));

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::Read;
+use super::ExtractResult;
 use super::archive::Archive;
 use super::number_format::NumberFormat;
 use super::opc::{self, Relationships};
@@ -22,7 +22,7 @@ struct Workbook {
 }
 
 /// Extracts the sheets in their order.
-pub(super) fn read(archive: &mut Archive) -> Read<Writer> {
+pub(super) fn read(archive: &mut Archive) -> ExtractResult<Writer> {
     let main = opc::main_part(archive)?;
     let parts = Relationships::read(archive, &main)?;
     let text = archive.required(&main)?;
@@ -61,7 +61,7 @@ pub(super) fn read(archive: &mut Archive) -> Read<Writer> {
 }
 
 /// A string with its formatted pieces joined, without the reading aids of Japanese.
-fn string(xml: &mut Xml) -> Read<String> {
+fn string(xml: &mut Xml) -> ExtractResult<String> {
     let mut text = String::new();
     while let Some(tag) = xml.child()? {
         match tag.name() {
@@ -75,7 +75,7 @@ fn string(xml: &mut Xml) -> Read<String> {
 }
 
 /// The format of each cell style.
-fn formats(text: &str) -> Read<Vec<NumberFormat>> {
+fn formats(text: &str) -> ExtractResult<Vec<NumberFormat>> {
     let mut own: HashMap<usize, NumberFormat> = HashMap::new();
     Xml::new(text).for_each("numFmt", |tag| {
         if let (Some(id), Some(code)) = (tag.number("numFmtId"), tag.get("formatCode")) {
@@ -96,7 +96,7 @@ fn formats(text: &str) -> Read<Vec<NumberFormat>> {
 }
 
 impl Workbook {
-    fn sheet(&self, text: &str) -> Read<Sheet> {
+    fn sheet(&self, text: &str) -> ExtractResult<Sheet> {
         let mut sheet = Sheet::default();
         let mut xml = Xml::new(text);
         if xml.find("sheetData")?.is_none() {
@@ -122,7 +122,7 @@ impl Workbook {
     }
 
     /// The value of a cell as it is shown, to the end of the cell.
-    fn value(&self, kind: &str, style: usize, xml: &mut Xml) -> Read<String> {
+    fn value(&self, kind: &str, style: usize, xml: &mut Xml) -> ExtractResult<String> {
         let mut value = String::new();
         while let Some(tag) = xml.child()? {
             match tag.name() {

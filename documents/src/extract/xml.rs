@@ -9,10 +9,10 @@ use quick_xml::escape::resolve_predefined_entity;
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::reader::Reader;
 
-use super::{Failure, Read};
+use super::{ExtractResult, Failure};
 
 /// The deepest nesting of elements. Real documents have fewer than a hundred levels.
-const DEEPEST: usize = 400;
+const MAX_ELEMENT_DEPTH: usize = 400;
 
 /// A reader of XML.
 pub(super) struct Xml<'a> {
@@ -43,13 +43,13 @@ impl<'a> Xml<'a> {
     ///
     /// # Errors
     /// [`Failure::Damaged`] if the markup is malformed, ends early or is nested too deep.
-    pub(super) fn next(&mut self) -> Read<Node<'a>> {
+    pub(super) fn next(&mut self) -> ExtractResult<Node<'a>> {
         loop {
             let event = self.reader.read_event();
             match event.map_err(|_| Failure::Damaged("its markup is malformed"))? {
                 Event::Start(tag) => {
                     self.depth += 1;
-                    if self.depth > DEEPEST {
+                    if self.depth > MAX_ELEMENT_DEPTH {
                         return Err(Failure::Damaged("its markup is nested too deep"));
                     }
                     return Ok(Node::Start(Tag(tag)));
@@ -80,7 +80,7 @@ impl<'a> Xml<'a> {
     }
 
     /// The next element in the element that is read; `None` at its end.
-    pub(super) fn child(&mut self) -> Read<Option<Tag<'a>>> {
+    pub(super) fn child(&mut self) -> ExtractResult<Option<Tag<'a>>> {
         loop {
             match self.next()? {
                 Node::Start(tag) => return Ok(Some(tag)),
@@ -91,7 +91,7 @@ impl<'a> Xml<'a> {
     }
 
     /// Reads to the end of the element.
-    pub(super) fn skip(&mut self) -> Read<()> {
+    pub(super) fn skip(&mut self) -> ExtractResult<()> {
         let outside = self.depth.saturating_sub(1);
         while self.depth > outside {
             self.next()?;
@@ -100,7 +100,7 @@ impl<'a> Xml<'a> {
     }
 
     /// All text in the element, to its end.
-    pub(super) fn text(&mut self) -> Read<String> {
+    pub(super) fn text(&mut self) -> ExtractResult<String> {
         let outside = self.depth.saturating_sub(1);
         let mut text = String::new();
         while self.depth > outside {
@@ -112,7 +112,7 @@ impl<'a> Xml<'a> {
     }
 
     /// Enters the first element of this name, at any depth; `None` if the text ends before.
-    pub(super) fn find(&mut self, name: &str) -> Read<Option<Tag<'a>>> {
+    pub(super) fn find(&mut self, name: &str) -> ExtractResult<Option<Tag<'a>>> {
         loop {
             match self.next()? {
                 Node::Start(tag) if tag.name() == name => return Ok(Some(tag)),
@@ -123,7 +123,11 @@ impl<'a> Xml<'a> {
     }
 
     /// Calls `found` for every element of this name, at any depth, to the end of the text.
-    pub(super) fn for_each(&mut self, name: &str, mut found: impl FnMut(&Tag<'a>)) -> Read<()> {
+    pub(super) fn for_each(
+        &mut self,
+        name: &str,
+        mut found: impl FnMut(&Tag<'a>),
+    ) -> ExtractResult<()> {
         while let Some(tag) = self.find(name)? {
             found(&tag);
         }

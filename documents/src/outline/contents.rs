@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::marks::{self, Mark};
-use super::title::{LONGEST_LINE, begins_with_word, is_title};
+use super::title::{MAX_LINE_CHARS, begins_with_word, is_title};
 
 /// The most lines of a contents page.
 const CONTENTS_LINES: usize = 600;
@@ -64,7 +64,7 @@ impl ContentsPage {
 /// The title in an entry of a contents page with a page number: after leaders, or on the contents page itself
 /// (`is_inside`) after any gap.
 fn listed(ink: &str, is_inside: bool) -> Option<&str> {
-    if ink.len() > 4 * LONGEST_LINE {
+    if ink.len() > 4 * MAX_LINE_CHARS {
         return None;
     }
     let number = ink.rsplit(|c: char| !c.is_ascii_alphanumeric()).next()?;

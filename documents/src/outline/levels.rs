@@ -7,7 +7,7 @@ use super::prose::Candidate;
 use super::{Heading, tidy};
 
 /// The deepest level.
-const DEEPEST: usize = 6;
+const MAX_HEADING_LEVEL: usize = 6;
 
 /// Candidates of one class have one level.
 pub(super) fn class(mark: &Mark) -> Option<(u8, usize)> {
@@ -64,7 +64,7 @@ pub(super) fn headings(found: &[Candidate]) -> Vec<Heading> {
         }
         open.push(level);
         headings.push(Heading {
-            level: open.len().min(DEEPEST) as u8,
+            level: open.len().min(MAX_HEADING_LEVEL) as u8,
             title,
             start: candidate.start,
         });

@@ -3,7 +3,7 @@
 use super::{Heading, lines, tidy};
 
 /// The longest line that is looked at, in bytes.
-const LONGEST_LINE: usize = 1000;
+const MAX_LINE_BYTES: usize = 1000;
 
 pub(super) fn headings(text: &str) -> Vec<Heading> {
     let mut found = Vec::new();
@@ -70,7 +70,7 @@ pub(super) fn hashes(ink: &str) -> Option<(u8, &str)> {
 /// Whether the line can belong to a paragraph: no list item, quote or row of a table.
 fn is_text(ink: &str) -> bool {
     !ink.is_empty()
-        && ink.len() <= LONGEST_LINE
+        && ink.len() <= MAX_LINE_BYTES
         && !ink.starts_with(['>', '|', '<'])
         && !["- ", "* ", "+ "].iter().any(|mark| ink.starts_with(mark))
 }

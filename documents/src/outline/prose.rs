@@ -2,7 +2,7 @@
 
 use super::contents::ContentsPage;
 use super::marks::{self, Mark, Word};
-use super::title::{LONGEST_LINE, SENTENCE, begins_with_word, ends_sentence, is_title};
+use super::title::{MAX_LINE_CHARS, SENTENCE, begins_with_word, ends_sentence, is_title};
 use super::{lines, markdown};
 
 /// The longest line in capitals that may be a heading, in characters.
@@ -60,7 +60,7 @@ pub(super) fn candidates(text: &str, is_pdf: bool) -> Vec<Candidate<'_>> {
         let was_fresh = is_fresh || line.starts_with('\u{c}');
         let is_entry = contents.take(ink);
         is_fresh = was_fresh;
-        let is_short = ink.len() <= 4 * LONGEST_LINE;
+        let is_short = ink.len() <= 4 * MAX_LINE_CHARS;
         if was_fresh && !is_entry && (is_short || marks::parse(ink).is_some()) {
             let mut below = rest.clone().map(|(_, line)| line.trim());
             let ahead: Ahead = std::array::from_fn(|_| below.next().unwrap_or(""));

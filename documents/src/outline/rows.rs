@@ -8,7 +8,7 @@ use super::prose::Candidate;
 /// The most numbers that may be missing in a row of headings.
 const GAP: u32 = 3;
 /// The most rows of numbers that can go on.
-const MOST_OPEN: usize = 16;
+const MAX_OPEN_ROWS: usize = 16;
 
 /// Numbers that do not continue other numbers.
 pub(super) fn incomplete(found: &[Candidate]) -> HashSet<usize> {
@@ -92,7 +92,7 @@ impl Rows {
             self.open[at].last = number;
             self.open[at].section = section;
         } else if number <= 2 {
-            if self.open.len() == MOST_OPEN {
+            if self.open.len() == MAX_OPEN_ROWS {
                 self.open.remove(0).end(dropped);
             }
             self.open.push(Row {

@@ -3,7 +3,7 @@
 use super::marks::{self, Mark};
 
 /// The longest line of a heading, in characters.
-pub(super) const LONGEST_LINE: usize = 120;
+pub(super) const MAX_LINE_CHARS: usize = 120;
 /// The longest sentence that may be a heading, and the longest heading directly above text, in characters.
 pub(super) const SENTENCE: usize = 60;
 
@@ -13,7 +13,7 @@ pub(super) fn is_title(line: &str) -> bool {
     let length = line.chars().count();
     let is_loud = !line.contains(char::is_lowercase);
     let is_row = line.contains('\t') || line.contains("   ");
-    (length <= LONGEST_LINE || is_loud && length <= 2 * LONGEST_LINE)
+    (length <= MAX_LINE_CHARS || is_loud && length <= 2 * MAX_LINE_CHARS)
         && !is_row
         && !line
             .trim_end_matches(['"', '”'])
