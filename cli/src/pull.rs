@@ -39,7 +39,7 @@ pub fn run(arguments: &PullArguments) -> anyhow::Result<()> {
     );
     let settings = Settings {
         retries: arguments.retries,
-        patience: Duration::from_secs(arguments.timeout),
+        timeout: Duration::from_secs(arguments.timeout),
         ..Settings::from_env()
     };
     let started = Instant::now();

@@ -64,7 +64,7 @@ pub struct PullArguments {
     #[arg(long, default_value_t = kept_hub::Settings::RETRIES, value_name = "N")]
     pub retries: u32,
     /// Longest time to wait for the server to send data.
-    #[arg(long, default_value_t = kept_hub::Settings::PATIENCE.as_secs(), value_name = "SECONDS")]
+    #[arg(long, default_value_t = kept_hub::Settings::TIMEOUT.as_secs(), value_name = "SECONDS")]
     pub timeout: u64,
     /// Print one JSON object instead of the path.
     #[arg(long)]

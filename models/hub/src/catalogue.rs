@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
-use crate::found::MOST_UNNAMED_BYTES;
+use crate::found::MAX_PREFERRED_BYTES;
 use crate::{ModelRef, RepoId};
 
 const CATALOGUE: &str = include_str!("../../catalogue.json");
@@ -84,7 +84,7 @@ impl Entry {
     pub fn first(available: Option<u64>) -> Option<&'static Entry> {
         let all = catalogue().iter();
         let suits = |entry: &&Entry| {
-            entry.fit(available) == Fit::Fits && entry.about_bytes <= MOST_UNNAMED_BYTES
+            entry.fit(available) == Fit::Fits && entry.about_bytes <= MAX_PREFERRED_BYTES
         };
         all.rev().find(suits).or_else(|| catalogue().first())
     }

@@ -16,8 +16,8 @@ use crate::progress::{Phase, Status};
 use crate::reference::is_file_name;
 use crate::remote::Connection;
 use crate::reporter::Reporter;
-use crate::transfer::{End, Wish, fetch, repeat};
-use crate::trouble::Trouble;
+use crate::request_failure::RequestFailure;
+use crate::transfer::{DownloadCommand, End, fetch, repeat};
 use crate::{HubCache, HubError, HubFile, ModelRef, Settings};
 
 /// A download of one model from the hub to the cache.
@@ -32,7 +32,7 @@ pub struct Download {
 struct Shared {
     settings: Settings,
     reference: ModelRef,
-    wish: watch::Sender<Wish>,
+    command: watch::Sender<DownloadCommand>,
     status: watch::Sender<Status>,
     state: Mutex<State>,
 }
@@ -56,7 +56,7 @@ impl Download {
             shared: Arc::new(Shared {
                 settings,
                 reference,
-                wish: watch::channel(Wish::Run).0,
+                command: watch::channel(DownloadCommand::Run).0,
                 status: watch::channel(status).0,
                 state: Mutex::default(),
             }),
@@ -99,7 +99,7 @@ impl Download {
     /// while the download runs.
     pub fn start(&self) {
         let mut state = self.shared.state();
-        self.shared.wish.send_replace(Wish::Run);
+        self.shared.command.send_replace(DownloadCommand::Run);
         if state.running {
             return;
         }
@@ -126,10 +126,10 @@ impl Download {
     /// Stops the download and keeps the received bytes. Returns at once; the phase is [`Phase::Paused`] once it has
     /// stopped.
     pub fn pause(&self) {
-        self.shared.wish.send_if_modified(|wish| {
-            let runs = *wish == Wish::Run;
+        self.shared.command.send_if_modified(|command| {
+            let runs = *command == DownloadCommand::Run;
             if runs {
-                *wish = Wish::Pause;
+                *command = DownloadCommand::Pause;
             }
             runs
         });
@@ -139,7 +139,7 @@ impl Download {
     /// are removed. A finished download is kept.
     pub fn cancel(&self) {
         let mut state = self.shared.state();
-        self.shared.wish.send_replace(Wish::Cancel);
+        self.shared.command.send_replace(DownloadCommand::Cancel);
         if !state.running && self.status().phase != Phase::Finished {
             self.shared.remove_received(&mut state);
         }
@@ -147,7 +147,7 @@ impl Download {
 
     /// Whether a stop was requested and the download was not started again.
     pub fn is_stopping(&self) -> bool {
-        *self.shared.wish.borrow() != Wish::Run
+        *self.shared.command.borrow() != DownloadCommand::Run
     }
 
     /// The current status.
@@ -203,7 +203,7 @@ impl Shared {
             status.phase = Phase::Failed;
             status.set_speed(None);
             status.message = Some(error.to_string());
-            status.can_retry = error.is_passing();
+            status.can_retry = error.is_retryable();
         });
         state.failure = Some(error);
     }
@@ -245,17 +245,19 @@ impl Shared {
             let outcome = outcome
                 .unwrap_or_else(|panic| Err(End::Failed(HubError::Bug(panic_message(&*panic)))));
             let mut state = self.state();
-            let wish = *self.wish.borrow();
+            let command = *self.command.borrow();
             match outcome {
                 // Started again before it had stopped.
-                Err(End::Stopped) if wish == Wish::Run => continue,
-                Err(End::Stopped) if wish == Wish::Pause => self.change(|status| {
+                Err(End::Stopped) if command == DownloadCommand::Run => continue,
+                Err(End::Stopped) if command == DownloadCommand::Pause => self.change(|status| {
                     status.phase = Phase::Paused;
                     status.message = None;
                     status.set_speed(None);
                 }),
                 Err(End::Stopped) => self.remove_received(&mut state),
-                Err(End::Failed(_)) if wish == Wish::Cancel => self.remove_received(&mut state),
+                Err(End::Failed(_)) if command == DownloadCommand::Cancel => {
+                    self.remove_received(&mut state)
+                }
                 Err(End::Failed(error)) => self.fail(&mut state, error),
                 Err(End::Changed) => {
                     let file = self.reference.to_string();
@@ -283,10 +285,10 @@ impl Shared {
         }
         runtime()?.block_on(async {
             let connection = Connection::open(&self.settings)?;
-            let mut wish = self.wish.subscribe();
-            match self.pull(&connection, &mut wish).await {
+            let mut command = self.command.subscribe();
+            match self.pull(&connection, &mut command).await {
                 // The list was outdated. Get it again, once.
-                Err(End::Changed) => self.pull(&connection, &mut wish).await,
+                Err(End::Changed) => self.pull(&connection, &mut command).await,
                 outcome => outcome,
             }
         })
@@ -295,12 +297,12 @@ impl Shared {
     async fn pull(
         &self,
         connection: &Connection,
-        wish: &mut watch::Receiver<Wish>,
+        command: &mut watch::Receiver<DownloadCommand>,
     ) -> Result<PathBuf, End> {
         let cache = HubCache::new(&self.settings.cache);
         let retries = self.settings.retries;
         let mut reporter = Reporter::new(&self.status);
-        let files = self.plan(connection, wish, &mut reporter).await?;
+        let files = self.plan(connection, command, &mut reporter).await?;
         {
             let mut state = self.state();
             let unnamed = files.iter().filter(|file| cache.present(file).is_none());
@@ -310,7 +312,7 @@ impl Shared {
         check_space(&cache, &files)?;
         for (index, file) in files.iter().enumerate() {
             reporter.part(index + 1);
-            fetch(connection, &cache, file, retries, wish, &mut reporter).await?;
+            fetch(connection, &cache, file, retries, command, &mut reporter).await?;
         }
         let mut paths = Vec::with_capacity(files.len());
         for file in &files {
@@ -323,23 +325,23 @@ impl Shared {
     async fn plan(
         &self,
         connection: &Connection,
-        wish: &mut watch::Receiver<Wish>,
+        command: &mut watch::Receiver<DownloadCommand>,
         reporter: &mut Reporter<'_>,
     ) -> Result<Vec<HubFile>, End> {
         // Nothing was received so far, so the likely cause is a missing connection, which should be reported soon.
         let retries = self.settings.retries.min(1);
         let repo = &self.reference.repo;
-        let (commit, listed) = repeat(retries, wish, reporter, async |_, _| {
+        let (commit, listed) = repeat(retries, command, reporter, async |_, _| {
             connection.list(repo).await
         })
         .await?;
         let offer = choose(repo, &listed, self.reference.what.as_deref())?;
         let mut files = Vec::with_capacity(offer.files.len());
         for listed in &offer.files {
-            let info = async |_: &mut Reporter<'_>, _: &mut watch::Receiver<Wish>| {
+            let info = async |_: &mut Reporter<'_>, _: &mut watch::Receiver<DownloadCommand>| {
                 connection.file_info(repo, &commit, listed).await
             };
-            files.push(repeat(self.settings.retries, wish, reporter, info).await?);
+            files.push(repeat(self.settings.retries, command, reporter, info).await?);
         }
         self.change(|status| {
             let first = &files[0].path;
@@ -393,8 +395,10 @@ pub(crate) async fn ask(
     let connection = Connection::open(settings)?;
     match connection.list(&reference.repo).await {
         Ok((_, files)) => Ok(files),
-        Err(Trouble::Final(error) | Trouble::Passing { error, .. }) => Err(error),
-        Err(Trouble::Changed | Trouble::StartOver) => {
+        Err(RequestFailure::Permanent(error) | RequestFailure::Retryable { error, .. }) => {
+            Err(error)
+        }
+        Err(RequestFailure::FileChanged | RequestFailure::RestartDownload) => {
             Err(HubError::Changing(reference.to_string()))
         }
     }

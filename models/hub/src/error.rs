@@ -298,7 +298,7 @@ pub enum HubError {
         bytes: u64,
     },
     /// A file that Kept must not remove, because it belongs to another program or to the user.
-    #[error("'{0}' does not lie in the hub's cache; Kept removes nothing else: remove it there")]
+    #[error("'{0}' is not in the hub's cache; Kept removes nothing else: remove it there")]
     NotOurs(String),
     /// An unfinished download of a file that the hub no longer has.
     #[error(
@@ -351,7 +351,7 @@ impl HubError {
     }
 
     /// Whether a retry can succeed without action by the user.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_retryable(&self) -> bool {
         matches!(
             self,
             HubError::Unreachable { .. }

@@ -53,10 +53,10 @@ mod progress;
 mod reference;
 mod remote;
 mod reporter;
+mod request_failure;
 mod settings;
 pub mod text;
 mod transfer;
-mod trouble;
 
 pub use cache::{BlobLock, HubCache, HubFile};
 pub use catalogue::{Entry, Fit, catalogue};

@@ -8,7 +8,7 @@ use serde_with::{DeserializeFromStr, SerializeDisplay};
 use crate::HubError;
 
 /// Longest name of an owner or a repository on the hub.
-const LONGEST_NAME: usize = 96;
+const MAX_NAME_LENGTH: usize = 96;
 
 /// A repository: `owner/name`.
 #[derive(
@@ -58,7 +58,7 @@ impl FromStr for RepoId {
 fn is_repo_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let ends = |c: char| c == '-' || c == '.';
-    (1..=LONGEST_NAME).contains(&name.len())
+    (1..=MAX_NAME_LENGTH).contains(&name.len())
         && name.chars().all(fits)
         && !name.starts_with(ends)
         && !name.ends_with(ends)

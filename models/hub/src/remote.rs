@@ -24,7 +24,7 @@ use serde::Deserialize;
 
 use crate::choose::Listed;
 use crate::reference::is_file_name;
-use crate::trouble::{Refusal, Trouble, passing};
+use crate::request_failure::{Refusal, RequestFailure, retryable};
 use crate::{HubError, HubFile, RepoId, Settings};
 
 const LINKED_ETAG: HeaderName = HeaderName::from_static("x-linked-etag");
@@ -32,9 +32,9 @@ const LINKED_SIZE: HeaderName = HeaderName::from_static("x-linked-size");
 const ERROR_CODE: HeaderName = HeaderName::from_static("x-error-code");
 
 const CONNECTING: Duration = Duration::from_secs(15);
-const MOST_REDIRECTS: usize = 10;
+const MAX_REDIRECTS: usize = 10;
 /// Longest list of files read, in bytes; the largest repositories have a few thousand files.
-const LONGEST_LIST: usize = 64 << 20;
+const MAX_LIST_BYTES: usize = 64 << 20;
 
 /// A response with the bytes of a file.
 pub(crate) struct Incoming {
@@ -101,7 +101,7 @@ impl Connection {
         let http = Client::builder()
             .user_agent(concat!("kept/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECTING)
-            .read_timeout(settings.patience)
+            .read_timeout(settings.timeout)
             .redirect(Policy::none())
             .build()
             .map_err(|error| HubError::Unreachable {
@@ -120,7 +120,10 @@ impl Connection {
     }
 
     /// The commit of `main`, and all its files.
-    pub(crate) async fn list(&self, repo: &RepoId) -> Result<(String, Vec<Listed>), Trouble> {
+    pub(crate) async fn list(
+        &self,
+        repo: &RepoId,
+    ) -> Result<(String, Vec<Listed>), RequestFailure> {
         let path = [
             "api",
             "models",
@@ -146,7 +149,7 @@ impl Connection {
             .map_err(|error| self.network(&error, self.host()))?
         {
             text.extend_from_slice(&chunk);
-            if text.len() > LONGEST_LIST {
+            if text.len() > MAX_LIST_BYTES {
                 return Err(self.not_the_hub("its list of files does not end").into());
             }
         }
@@ -176,7 +179,7 @@ impl Connection {
         repo: &RepoId,
         commit: &str,
         listed: &Listed,
-    ) -> Result<HubFile, Trouble> {
+    ) -> Result<HubFile, RequestFailure> {
         if let Some(sha256) = &listed.sha256 {
             return Ok(HubFile {
                 repo: repo.clone(),
@@ -212,7 +215,7 @@ impl Connection {
     }
 
     /// The bytes of a file from offset `from` on.
-    pub(crate) async fn get(&self, file: &HubFile, from: u64) -> Result<Incoming, Trouble> {
+    pub(crate) async fn get(&self, file: &HubFile, from: u64) -> Result<Incoming, RequestFailure> {
         let address = self.file(&file.repo, &file.commit, &file.path);
         let request = Request {
             method: Method::GET,
@@ -223,7 +226,7 @@ impl Connection {
         };
         let response = self.follow(address, request).await?;
         let host = host(response.url());
-        let wrong = |offered: u64| Trouble::Passing {
+        let wrong = |offered: u64| RequestFailure::Retryable {
             error: HubError::WrongLength {
                 host: host.clone(),
                 file: file.path.clone(),
@@ -244,7 +247,7 @@ impl Connection {
                         0 => self
                             .not_the_hub("it sends another range than was asked for")
                             .into(),
-                        _ => Trouble::StartOver,
+                        _ => RequestFailure::RestartDownload,
                     });
                 }
                 if let Some(total) = total.filter(|total| *total != file.bytes) {
@@ -264,8 +267,8 @@ impl Connection {
                     host,
                 }),
             },
-            StatusCode::RANGE_NOT_SATISFIABLE if from > 0 => Err(Trouble::StartOver),
-            status => Err(passing(HubError::Status {
+            StatusCode::RANGE_NOT_SATISFIABLE if from > 0 => Err(RequestFailure::RestartDownload),
+            status => Err(retryable(HubError::Status {
                 host,
                 status: status.as_u16(),
             })),
@@ -288,9 +291,13 @@ impl Connection {
 
     /// Makes a request and follows redirects to the file. A `HEAD` request stops at the response with the hash. If the
     /// hub's hash differs from the request's, the file has changed.
-    async fn follow(&self, mut address: Url, request: Request<'_>) -> Result<Response, Trouble> {
+    async fn follow(
+        &self,
+        mut address: Url,
+        request: Request<'_>,
+    ) -> Result<Response, RequestFailure> {
         let Request { method, from, .. } = request;
-        for _ in 0..=MOST_REDIRECTS {
+        for _ in 0..=MAX_REDIRECTS {
             let at_hub = address.origin() == self.endpoint.origin();
             // A compressed response would differ from the bytes that were hashed.
             let mut builder = self
@@ -303,16 +310,16 @@ impl Connection {
             if from > 0 {
                 builder = builder.header(header::RANGE, format!("bytes={from}-"));
             }
-            let sent = tokio::time::timeout(self.settings.patience, builder.send()).await;
+            let sent = tokio::time::timeout(self.settings.timeout, builder.send()).await;
             let response = sent
-                .map_err(|_| passing(self.stalled(host(&address))))?
+                .map_err(|_| retryable(self.stalled(host(&address))))?
                 .map_err(|error| self.network(&error, host(&address)))?;
             let status = response.status();
             let named = text(response.headers(), LINKED_ETAG).filter(|_| at_hub);
             if let (Some(expected), Some(named)) = (request.sha256, named)
                 && sha256_of_etag(&named).as_deref() != Some(expected)
             {
-                return Err(Trouble::Changed);
+                return Err(RequestFailure::FileChanged);
             }
             if status.is_success() || (from > 0 && status == StatusCode::RANGE_NOT_SATISFIABLE) {
                 return Ok(response);
@@ -344,19 +351,19 @@ impl Connection {
     }
 
     /// Maps a network error: no response, or an incomplete one.
-    pub(crate) fn network(&self, error: &reqwest::Error, host: String) -> Trouble {
+    pub(crate) fn network(&self, error: &reqwest::Error, host: String) -> RequestFailure {
         let reason = root_cause(error);
         if error.is_timeout() && !error.is_connect() {
-            passing(self.stalled(host))
+            retryable(self.stalled(host))
         } else {
-            passing(HubError::Unreachable { host, reason })
+            retryable(HubError::Unreachable { host, reason })
         }
     }
 
     pub(crate) fn stalled(&self, host: String) -> HubError {
         HubError::Stalled {
             host,
-            seconds: self.settings.patience.as_secs(),
+            seconds: self.settings.timeout.as_secs(),
         }
     }
 

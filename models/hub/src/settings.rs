@@ -26,14 +26,14 @@ pub struct Settings {
     /// Maximum number of consecutive retries without progress.
     pub retries: u32,
     /// Timeout for a silent server.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Settings {
     /// Default of [`Settings::retries`].
     pub const RETRIES: u32 = 5;
-    /// Default of [`Settings::patience`].
-    pub const PATIENCE: Duration = Duration::from_secs(30);
+    /// Default of [`Settings::timeout`].
+    pub const TIMEOUT: Duration = Duration::from_secs(30);
 
     /// The file to which the hub's tools write the user's token at login.
     pub fn token_file() -> PathBuf {
@@ -86,7 +86,7 @@ impl Settings {
             token,
             offline: is_true("HF_HUB_OFFLINE") || is_true("TRANSFORMERS_OFFLINE"),
             retries: Settings::RETRIES,
-            patience: Settings::PATIENCE,
+            timeout: Settings::TIMEOUT,
         }
     }
 }

@@ -35,12 +35,12 @@ pub fn duration(seconds: f64) -> String {
 }
 
 /// Most names listed in a sentence.
-const MOST: usize = 12;
+const MAX_LISTED_NAMES: usize = 12;
 
 /// `a, b, c and 3 more`.
 pub(crate) fn list(names: &[String]) -> String {
-    let shown = names[..names.len().min(MOST)].join(", ");
-    match names.len().saturating_sub(MOST) {
+    let shown = names[..names.len().min(MAX_LISTED_NAMES)].join(", ");
+    match names.len().saturating_sub(MAX_LISTED_NAMES) {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }

@@ -22,12 +22,12 @@ use tokio::sync::watch;
 
 use crate::remote::{Connection, Incoming};
 use crate::reporter::Reporter;
-use crate::trouble::{Trouble, passing};
+use crate::request_failure::{RequestFailure, retryable};
 use crate::{HubCache, HubError, HubFile};
 
 /// The state that the user requested for a running download.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum DownloadCommand {
     Run,
     Pause,
     Cancel,
@@ -52,14 +52,18 @@ impl From<HubError> for End {
 
 /// First wait before a retry; each further wait is twice as long.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Bytes of a partial file hashed per step.
 const HASH_CHUNK: usize = 1 << 20;
 
 /// Completes when the user requests a state other than `Run`.
-pub(crate) async fn stopped(wish: &mut watch::Receiver<Wish>) {
+pub(crate) async fn stopped(command: &mut watch::Receiver<DownloadCommand>) {
     // Fails if the sender was dropped: no stop can be requested any more.
-    if wish.wait_for(|wish| *wish != Wish::Run).await.is_err() {
+    if command
+        .wait_for(|command| *command != DownloadCommand::Run)
+        .await
+        .is_err()
+    {
         std::future::pending::<()>().await;
     }
 }
@@ -67,26 +71,29 @@ pub(crate) async fn stopped(wish: &mut watch::Receiver<Wish>) {
 /// Repeats `attempt` on temporary failures, at most `retries` times in a row without progress.
 pub(crate) async fn repeat<T>(
     retries: u32,
-    wish: &mut watch::Receiver<Wish>,
+    command: &mut watch::Receiver<DownloadCommand>,
     reporter: &mut Reporter<'_>,
-    mut attempt: impl AsyncFnMut(&mut Reporter<'_>, &mut watch::Receiver<Wish>) -> Result<T, Trouble>,
+    mut attempt: impl AsyncFnMut(
+        &mut Reporter<'_>,
+        &mut watch::Receiver<DownloadCommand>,
+    ) -> Result<T, RequestFailure>,
 ) -> Result<T, End> {
     let (mut failures, mut received) = (0, reporter.received());
     loop {
         let outcome = {
-            let mut stop = wish.clone();
+            let mut stop = command.clone();
             tokio::select! {
                 biased;
                 () = stopped(&mut stop) => return Err(End::Stopped),
-                outcome = attempt(reporter, wish) => outcome,
+                outcome = attempt(reporter, command) => outcome,
             }
         };
         let (error, wait) = match outcome {
             Ok(done) => return Ok(done),
-            Err(Trouble::Final(error)) => return Err(End::Failed(error)),
-            Err(Trouble::Changed) => return Err(End::Changed),
-            Err(Trouble::Passing { error, wait }) => (error, wait),
-            Err(Trouble::StartOver) => continue,
+            Err(RequestFailure::Permanent(error)) => return Err(End::Failed(error)),
+            Err(RequestFailure::FileChanged) => return Err(End::Changed),
+            Err(RequestFailure::Retryable { error, wait }) => (error, wait),
+            Err(RequestFailure::RestartDownload) => continue,
         };
         if reporter.received() > received {
             (failures, received) = (0, reporter.received());
@@ -95,12 +102,12 @@ pub(crate) async fn repeat<T>(
         if failures > retries {
             return Err(End::Failed(error.after(failures)));
         }
-        let backoff = (FIRST_WAIT * 2u32.pow((failures - 1).min(16))).min(LONGEST_BACKOFF);
+        let backoff = (FIRST_WAIT * 2u32.pow((failures - 1).min(16))).min(MAX_BACKOFF);
         let wait = wait.unwrap_or(backoff);
         reporter.waiting(&error, wait);
         tokio::select! {
             biased;
-            () = stopped(wish) => return Err(End::Stopped),
+            () = stopped(command) => return Err(End::Stopped),
             () = tokio::time::sleep(wait) => {}
         }
     }
@@ -113,7 +120,7 @@ pub(crate) async fn fetch(
     cache: &HubCache,
     file: &HubFile,
     retries: u32,
-    wish: &mut watch::Receiver<Wish>,
+    command: &mut watch::Receiver<DownloadCommand>,
     reporter: &mut Reporter<'_>,
 ) -> Result<(), End> {
     let _lock = cache.lock(file)?;
@@ -129,11 +136,11 @@ pub(crate) async fn fetch(
     cache.adopt(file)?;
     let mut again = false;
     loop {
-        let mut arriving = Arriving::open(&partial, file.bytes, wish, reporter)?;
+        let mut arriving = Arriving::open(&partial, file.bytes, command, reporter)?;
         let resumed = arriving.have > 0;
-        let outcome = repeat(retries, wish, reporter, async |reporter, _| {
+        let outcome = repeat(retries, command, reporter, async |reporter, _| {
             let outcome = arriving.receive(connection, file, reporter).await;
-            if let Err(Trouble::StartOver) = outcome {
+            if let Err(RequestFailure::RestartDownload) = outcome {
                 arriving.truncate()?;
                 reporter.start_over();
             }
@@ -172,7 +179,7 @@ impl<'a> Arriving<'a> {
     fn open(
         path: &'a Path,
         whole: u64,
-        wish: &watch::Receiver<Wish>,
+        command: &watch::Receiver<DownloadCommand>,
         reporter: &mut Reporter<'_>,
     ) -> Result<Arriving<'a>, End> {
         let mut options = File::options();
@@ -192,7 +199,7 @@ impl<'a> Arriving<'a> {
             arriving.truncate()?;
         } else if length > 0 {
             reporter.checking();
-            arriving.hash_existing(length, wish, reporter)?;
+            arriving.hash_existing(length, command, reporter)?;
         }
         reporter.downloading(arriving.have);
         Ok(arriving)
@@ -201,12 +208,12 @@ impl<'a> Arriving<'a> {
     fn hash_existing(
         &mut self,
         length: u64,
-        wish: &watch::Receiver<Wish>,
+        command: &watch::Receiver<DownloadCommand>,
         reporter: &mut Reporter<'_>,
     ) -> Result<(), End> {
         let mut chunk = vec![0; HASH_CHUNK];
         while self.have < length {
-            if *wish.borrow() != Wish::Run {
+            if *command.borrow() != DownloadCommand::Run {
                 return Err(End::Stopped);
             }
             let read = self.file.read(&mut chunk);
@@ -245,7 +252,7 @@ impl<'a> Arriving<'a> {
         connection: &Connection,
         file: &HubFile,
         reporter: &mut Reporter<'_>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), RequestFailure> {
         if self.have == file.bytes {
             return Ok(());
         }
@@ -260,7 +267,7 @@ impl<'a> Arriving<'a> {
                 Ok(Some(chunk)) => chunk,
                 Ok(None) => break,
                 Err(error) if error.is_timeout() => {
-                    return Err(passing(connection.stalled(host)));
+                    return Err(retryable(connection.stalled(host)));
                 }
                 Err(_) => break,
             };
@@ -275,7 +282,7 @@ impl<'a> Arriving<'a> {
                     offered: self.have + bytes.len() as u64,
                     expected: file.bytes,
                 };
-                return Err(passing(error));
+                return Err(retryable(error));
             }
             self.append(bytes)?;
             reporter.arrived(chunk.len() as u64, self.have);
@@ -283,7 +290,7 @@ impl<'a> Arriving<'a> {
         if self.have == file.bytes {
             Ok(())
         } else {
-            Err(passing(HubError::CutOff { host, times: 1 }))
+            Err(retryable(HubError::CutOff { host, times: 1 }))
         }
     }
 

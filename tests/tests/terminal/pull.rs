@@ -33,7 +33,7 @@ fn client(hub: &Hub) -> Settings {
         token: None,
         offline: false,
         retries: 1,
-        patience: Duration::from_secs(20),
+        timeout: Duration::from_secs(20),
     }
 }
 

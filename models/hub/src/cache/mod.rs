@@ -31,7 +31,7 @@ pub(crate) use self::removal::is_sha256;
 use crate::{HubError, RepoId};
 
 /// Minimum idle time of another tool's unfinished file before it is taken over.
-const LEFT_ALONE: Duration = Duration::from_secs(60);
+const STALE_DOWNLOAD_AGE: Duration = Duration::from_secs(60);
 
 /// The cache folder.
 #[derive(Debug, Clone)]
@@ -205,7 +205,7 @@ impl HubCache {
             let rest = name.strip_prefix(&file.sha256)?.strip_prefix('.')?;
             rest.strip_suffix(".incomplete")?;
             let about = entry.metadata().ok()?;
-            let idle = about.modified().ok()?.elapsed().ok()? > LEFT_ALONE;
+            let idle = about.modified().ok()?.elapsed().ok()? > STALE_DOWNLOAD_AGE;
             (idle && about.len() <= file.bytes).then(|| (about.len(), entry.path()))
         };
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();

@@ -12,7 +12,7 @@ mod preferred;
 mod walk;
 
 pub use folders::Folders;
-pub(crate) use preferred::MOST_UNNAMED_BYTES;
+pub(crate) use preferred::MAX_PREFERRED_BYTES;
 pub use preferred::{AUTO, ModelChoice, Preferred, PreferredBy};
 
 use std::collections::HashSet;
@@ -292,7 +292,7 @@ fn join_parts(candidates: Vec<Candidate>) -> Vec<Joined> {
 
 /// Reads the headers on several threads, because most of the time is spent waiting for the disk.
 fn describe(joined: Vec<Joined>) -> Vec<FoundModel> {
-    const MOST_THREADS: usize = 8;
+    const MAX_THREADS: usize = 8;
     let next = AtomicUsize::new(0);
     let models = Mutex::new(Vec::with_capacity(joined.len()));
     let work = || {
@@ -305,7 +305,7 @@ fn describe(joined: Vec<Joined>) -> Vec<FoundModel> {
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..MOST_THREADS.min(joined.len()) {
+        for _ in 1..MAX_THREADS.min(joined.len()) {
             scope.spawn(work);
         }
         work();

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use super::{Candidate, Gathered, Place, Unfinished, walk};
 
 /// Largest manifest read, in bytes; manifests have a few kilobytes.
-const LONGEST_MANIFEST: u64 = 1 << 20;
+const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 const MODEL: &str = "application/vnd.ollama.image.model";
 
 #[derive(Deserialize)]
@@ -70,7 +70,7 @@ pub(super) fn gather(root: &Path, all: &mut Gathered) {
 fn models(path: &Path) -> Vec<String> {
     let mut text = String::new();
     let read =
-        File::open(path).and_then(|file| file.take(LONGEST_MANIFEST).read_to_string(&mut text));
+        File::open(path).and_then(|file| file.take(MAX_MANIFEST_BYTES).read_to_string(&mut text));
     let manifest = read
         .ok()
         .and_then(|_| serde_json::from_str::<Manifest>(&text).ok());

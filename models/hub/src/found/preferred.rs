@@ -19,7 +19,7 @@ pub const AUTO: &str = "auto";
 
 /// Largest model that is selected automatically, in bytes. Every token of an answer reads all weights once, and an
 /// ordinary computer reads 30 GB of memory per second; this is ten tokens per second.
-pub(crate) const MOST_UNNAMED_BYTES: u64 = 3 << 30;
+pub(crate) const MAX_PREFERRED_BYTES: u64 = 3 << 30;
 /// Memory for answering in addition to the weights, in bytes: the program, KV cache and buffers.
 const BESIDES: u64 = 512 << 20;
 
@@ -101,7 +101,7 @@ impl Found {
             model.supported && model.instruct && free
         };
         let fitting = || self.models.iter().filter(fits);
-        let quick = fitting().filter(|model| model.bytes <= MOST_UNNAMED_BYTES);
+        let quick = fitting().filter(|model| model.bytes <= MAX_PREFERRED_BYTES);
         // Of equal models, the first by place and name.
         quick
             .rev()

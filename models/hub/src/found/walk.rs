@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use super::{Candidate, Gathered, Place, Unfinished, is_model_path};
 
 /// Maximum depth of folders below the root.
-const DEEPEST: usize = 8;
+const MAX_FOLDER_DEPTH: usize = 8;
 /// Maximum number of files and folders visited; a home folder added by mistake has more.
-const MOST_ENTRIES: usize = 100_000;
+const MAX_ENTRIES: usize = 100_000;
 /// File name suffixes that programs use for unfinished downloads.
 const UNFINISHED: [&str; 6] = [
     ".incomplete",
@@ -52,9 +52,9 @@ pub(super) fn for_each_file(
         listing.sort_by_key(DirEntry::file_name);
         for entry in listing {
             entries += 1;
-            if entries > MOST_ENTRIES {
+            if entries > MAX_ENTRIES {
                 troubles.push(format!(
-                    "'{}' has more than {MOST_ENTRIES} files; only those were searched: add the folder of the models itself",
+                    "'{}' has more than {MAX_ENTRIES} files; only those were searched: add the folder of the models itself",
                     root.display()
                 ));
                 return;
@@ -63,7 +63,7 @@ pub(super) fn for_each_file(
             let hidden = entry.file_name().to_string_lossy().starts_with('.');
             // Follows links; a dangling link is neither a folder nor a file.
             match fs::metadata(&path) {
-                Ok(about) if about.is_dir() && depth < DEEPEST && !hidden => {
+                Ok(about) if about.is_dir() && depth < MAX_FOLDER_DEPTH && !hidden => {
                     folders.push((path, depth + 1));
                 }
                 Ok(about) if about.is_file() => file(&path, &entry),

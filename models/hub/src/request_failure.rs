@@ -7,27 +7,27 @@ use reqwest::StatusCode;
 use crate::{HubError, RepoId, Settings, catalogue};
 
 /// Longest wait requested by a server that is honoured; a longer one is reported as an error.
-const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
+const MAX_WAIT: Duration = Duration::from_secs(15 * 60);
 
 /// Why a request failed.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum RequestFailure {
     /// Temporary: a retry may succeed, at once or after `wait`.
-    Passing {
+    Retryable {
         error: HubError,
         wait: Option<Duration>,
     },
     /// Permanent.
-    Final(HubError),
+    Permanent(HubError),
     /// The file differs from the hub's list.
-    Changed,
+    FileChanged,
     /// The received bytes cannot be continued.
-    StartOver,
+    RestartDownload,
 }
 
-impl From<HubError> for Trouble {
-    fn from(error: HubError) -> Trouble {
-        Trouble::Final(error)
+impl From<HubError> for RequestFailure {
+    fn from(error: HubError) -> RequestFailure {
+        RequestFailure::Permanent(error)
     }
 }
 
@@ -44,7 +44,12 @@ pub(crate) struct Refusal<'a> {
 
 impl Refusal<'_> {
     /// The failure, if the hub sent the response.
-    pub(crate) fn of_hub(self, settings: &Settings, repo: &RepoId, file: Option<&str>) -> Trouble {
+    pub(crate) fn of_hub(
+        self,
+        settings: &Settings,
+        repo: &RepoId,
+        file: Option<&str>,
+    ) -> RequestFailure {
         let with_token = settings.token.is_some();
         let (host, repo, wait) = (self.host, repo.clone(), self.wait);
         let no_repository = |repo| match catalogue().iter().find(|entry| entry.repo == repo) {
@@ -86,19 +91,19 @@ impl Refusal<'_> {
             (429, ..) => return rate_limited(host, wait),
             (status @ (408 | 500..), ..) => {
                 let error = HubError::Status { host, status };
-                return Trouble::Passing { error, wait };
+                return RequestFailure::Retryable { error, wait };
             }
             (status, ..) => HubError::Status { host, status },
         };
-        Trouble::Final(refused)
+        RequestFailure::Permanent(refused)
     }
 
     /// The failure, if the storage behind the hub sent the response. Its signed address may have expired; the hub
     /// issues a new one.
-    pub(crate) fn of_storage(self) -> Trouble {
+    pub(crate) fn of_storage(self) -> RequestFailure {
         match self.status {
             StatusCode::TOO_MANY_REQUESTS => rate_limited(self.host, self.wait),
-            status => Trouble::Passing {
+            status => RequestFailure::Retryable {
                 error: HubError::Status {
                     host: self.host,
                     status: status.as_u16(),
@@ -109,17 +114,17 @@ impl Refusal<'_> {
     }
 }
 
-pub(crate) fn passing(error: HubError) -> Trouble {
-    Trouble::Passing { error, wait: None }
+pub(crate) fn retryable(error: HubError) -> RequestFailure {
+    RequestFailure::Retryable { error, wait: None }
 }
 
-fn rate_limited(host: String, wait: Option<Duration>) -> Trouble {
+fn rate_limited(host: String, wait: Option<Duration>) -> RequestFailure {
     let error = HubError::RateLimited {
         host,
         seconds: wait.map(|wait| wait.as_secs()),
     };
     match wait {
-        Some(wait) if wait > LONGEST_WAIT => Trouble::Final(error),
-        wait => Trouble::Passing { error, wait },
+        Some(wait) if wait > MAX_WAIT => RequestFailure::Permanent(error),
+        wait => RequestFailure::Retryable { error, wait },
     }
 }
