@@ -29,7 +29,7 @@ const ARGUMENT: &str = "--kept-sandbox";
 /// Stack size of the task's thread in bytes. Only what is used takes memory.
 const STACK_BYTES: usize = 64 << 20;
 /// Seconds on the clock per second of computing, before a process that waits is ended.
-const PATIENCE: u64 = 6;
+const WALL_PER_CPU_SECOND: u64 = 6;
 /// Exit code for an invalid command line.
 const MALFORMED: i32 = 2;
 
@@ -135,9 +135,9 @@ pub fn run(task: &str, input: &[&[u8]], limits: Limits) -> Result<Vec<u8>, Failu
             let read = stdout.take(limits.reply + 1).read_to_end(&mut reply);
             let _ = sender.send(read.map(|_| reply));
         });
-        let patience = Duration::from_secs(limits.seconds.saturating_mul(PATIENCE));
-        let until = Instant::now() + patience;
-        let reply = receiver.recv_timeout(patience);
+        let timeout = Duration::from_secs(limits.seconds.saturating_mul(WALL_PER_CPU_SECOND));
+        let until = Instant::now() + timeout;
+        let reply = receiver.recv_timeout(timeout);
         let fits = |reply: &Vec<u8>| reply.len() as u64 <= limits.reply;
         let status = match &reply {
             Ok(Ok(reply)) if fits(reply) => end(&mut child, until)?,

@@ -75,7 +75,7 @@ pub struct Run {
 }
 
 /// Longer than any run of the tests takes, even on a slow and busy machine; a longer run hangs.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Runs `kept` with `arguments`, without a terminal and without settings from the test's environment.
 pub fn kept<I, S>(arguments: I) -> Run
@@ -141,9 +141,9 @@ fn run_reading(mut command: Command, input: Stdio) -> Run {
         if let Some(status) = child.try_wait().expect("kept is waited for") {
             break status;
         }
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > TIMEOUT {
             child.kill().expect("kept is stopped");
-            panic!("kept {arguments} hangs: stopped after {PATIENCE:?}");
+            panic!("kept {arguments} hangs: stopped after {TIMEOUT:?}");
         }
         std::thread::sleep(Duration::from_millis(2));
     };

@@ -16,7 +16,7 @@ use kept_worker::protocol::{
 };
 
 /// Longer than anything takes even on a busy machine; a longer wait is a hang.
-const PATIENCE: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// A reply with its binary payload.
 pub type Said = (Reply, Vec<u8>);
@@ -127,7 +127,7 @@ impl Worker {
 
     /// The next reply.
     pub fn next(&self) -> Said {
-        match self.replies.recv_timeout(PATIENCE) {
+        match self.replies.recv_timeout(TIMEOUT) {
             Ok(said) => said.expect("nothing but frames"),
             Err(error) => panic!("no reply: {error}"),
         }
@@ -172,7 +172,7 @@ impl Worker {
             if let Some(status) = self.child.try_wait().expect("the worker is waited for") {
                 break status;
             }
-            assert!(started.elapsed() < PATIENCE, "the worker does not end");
+            assert!(started.elapsed() < TIMEOUT, "the worker does not end");
             std::thread::sleep(Duration::from_millis(2));
         };
         let after = started.elapsed();

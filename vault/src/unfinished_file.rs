@@ -52,7 +52,7 @@ impl Drop for LockedFile {
 }
 
 /// How long a process waits for locks of others, which are held while a folder is listed or a file is removed.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Waits for the lock on the file at `path` that `try_lock` tries to take.
 ///
@@ -68,11 +68,11 @@ pub(super) fn wait_for(
         match try_lock(file) {
             Ok(()) => return Ok(()),
             Err(TryLockError::Error(error)) => return Err(VaultError::io(path)(error)),
-            Err(TryLockError::WouldBlock) if begun.elapsed() < PATIENCE => {
+            Err(TryLockError::WouldBlock) if begun.elapsed() < LOCK_TIMEOUT => {
                 std::thread::sleep(Duration::from_millis(5));
             }
             Err(TryLockError::WouldBlock) => {
-                let held = format!("another program has held its lock for {PATIENCE:?}");
+                let held = format!("another program has held its lock for {LOCK_TIMEOUT:?}");
                 let error = io::Error::new(ErrorKind::TimedOut, held);
                 return Err(VaultError::io(path)(error));
             }

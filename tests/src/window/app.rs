@@ -17,7 +17,7 @@ use super::process::{Process, Started, built, processes_below};
 use super::webdriver::{DriverError, WebDriver};
 
 /// Timeout of any user-visible event: generous, for a busy machine. Only a failure waits this long.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Installed in the page first: records errors of the page.
 const WATCH: &str = "
@@ -121,16 +121,15 @@ impl Launch {
         let started = Started(command.spawn().expect("the driver starts"));
         let since = Instant::now();
         while !WebDriver::is_listening(port) {
-            assert!(since.elapsed() < PATIENCE, "WebKitWebDriver never listened");
+            assert!(since.elapsed() < TIMEOUT, "WebKitWebDriver never listened");
             std::thread::sleep(Duration::from_millis(5));
         }
         let program = built("kept-app");
         let program = program.to_str().expect("a path in UTF-8");
-        let driver =
-            WebDriver::open(port, program, &self.arguments, PATIENCE).unwrap_or_else(|e| {
-                let log = std::fs::read_to_string(&log).unwrap_or_default();
-                panic!("no window opened: {e}\nthe log:\n{log}")
-            });
+        let driver = WebDriver::open(port, program, &self.arguments, TIMEOUT).unwrap_or_else(|e| {
+            let log = std::fs::read_to_string(&log).unwrap_or_default();
+            panic!("no window opened: {e}\nthe log:\n{log}")
+        });
         drop(starting);
         let app = App {
             driver,
@@ -271,7 +270,7 @@ impl App<'_> {
     /// Polls until `look` returns a value.
     ///
     /// # Panics
-    /// After [`PATIENCE`], with a screenshot of the window and the app's log.
+    /// After [`TIMEOUT`], with a screenshot of the window and the app's log.
     #[track_caller]
     pub fn until<T>(&self, what: &str, mut look: impl FnMut(&Self) -> Option<T>) -> T {
         let started = Instant::now();
@@ -279,8 +278,8 @@ impl App<'_> {
             if let Some(found) = look(self) {
                 return found;
             }
-            if started.elapsed() > PATIENCE {
-                self.give_up(&format!("waited {PATIENCE:?} in vain: {what}"));
+            if started.elapsed() > TIMEOUT {
+                self.give_up(&format!("waited {TIMEOUT:?} in vain: {what}"));
             }
             std::thread::sleep(Duration::from_millis(15));
         }
@@ -376,9 +375,9 @@ impl App<'_> {
         self.driver
             .close_window()
             .unwrap_or_else(|e| self.give_up(&format!("it cannot be closed: {e}")));
-        self.process().ends_within(PATIENCE);
+        self.process().ends_within(TIMEOUT);
         if let Some(worker) = worker {
-            worker.ends_within(PATIENCE);
+            worker.ends_within(TIMEOUT);
         }
     }
 

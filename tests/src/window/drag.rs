@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use super::app::{App, PATIENCE};
+use super::app::{App, TIMEOUT};
 use super::display::Point;
 use super::process::{Started, built};
 
@@ -97,7 +97,7 @@ impl App<'_> {
 
 impl Held<'_> {
     fn hear(&self, word: &str) {
-        let line = self.said.recv_timeout(PATIENCE);
+        let line = self.said.recv_timeout(TIMEOUT);
         assert_eq!(
             line.as_deref(),
             Ok(word),

@@ -16,7 +16,7 @@ mod picture;
 mod process;
 mod webdriver;
 
-pub use app::{App, Launch, PATIENCE};
+pub use app::{App, Launch, TIMEOUT};
 pub use dialog::Dialog;
 pub use display::Display;
 pub use files::{Home, pages_pdf, words};

@@ -58,13 +58,13 @@ impl Process {
     /// Waits until the process has exited.
     ///
     /// # Panics
-    /// If it still runs after `patience`.
-    pub fn ends_within(&self, patience: Duration) {
+    /// If it still runs after `timeout`.
+    pub fn ends_within(&self, timeout: Duration) {
         let started = Instant::now();
         while self.is_alive() {
             assert!(
-                started.elapsed() < patience,
-                "{} ({}) is still running after {patience:?}",
+                started.elapsed() < timeout,
+                "{} ({}) is still running after {timeout:?}",
                 self.name,
                 self.pid
             );

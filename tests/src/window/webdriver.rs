@@ -46,7 +46,7 @@ pub struct WebDriver {
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
 impl WebDriver {
-    /// Makes the driver at `port` start `binary` with `arguments`, and waits at most `patience` for its window. The
+    /// Makes the driver at `port` start `binary` with `arguments`, and waits at most `timeout` for its window. The
     /// driver itself waits forever for a program that exits before its window opens.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl WebDriver {
         port: u16,
         binary: &str,
         arguments: &[String],
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, DriverError> {
         let agent: ureq::Agent = ureq::Agent::config_builder()
             .timeout_global(Some(COMMAND))
@@ -67,7 +67,7 @@ impl WebDriver {
         let wishes = json!({"capabilities": {"alwaysMatch": {
             "webkitgtk:browserOptions": {"binary": binary, "args": arguments}
         }}});
-        let request = agent.post(&base).config().timeout_global(Some(patience));
+        let request = agent.post(&base).config().timeout_global(Some(timeout));
         let answer = value(request.build().send_json(&wishes))?;
         let id = answer["sessionId"]
             .as_str()

@@ -36,7 +36,7 @@ const CLOSE_CALL: f64 = 0.1;
 const MEAN_KL: f64 = 0.005;
 /// The same, at one step. llama.cpp with quantised weights differs by up to 0.018 nats from llama.cpp with f32 on these
 /// texts.
-const MOST_KL: f64 = 0.02;
+const MAX_KL: f64 = 0.02;
 
 /// The file of the model `name` with these results of llama.cpp.
 fn file_of(name: &str, golden: &Value) -> Option<PathBuf> {
@@ -153,7 +153,7 @@ fn assert_followed(name: &str, count: usize) {
         let said = &run["likeliest"][step.to_string()];
         let kl = (!said.is_null()).then(|| divergence(said, row));
         if let Some(kl) = kl {
-            if kl >= MOST_KL {
+            if kl >= MAX_KL {
                 others.push(format!("step {step}: {kl} nats apart"));
             }
             (most, sum, told) = (most.max(kl), sum + kl, told + 1);

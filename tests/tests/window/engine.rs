@@ -1,7 +1,7 @@
 //! The worker is a separate process: it can be stopped, killed, or fail to start. The app survives, explains the event,
 //! and loses nothing that was typed or answered.
 use crate::slow_models::slow_model;
-use kept_tests::window::{App, Home, Launch, PATIENCE, Process, QUESTION, can_open, first_start};
+use kept_tests::window::{App, Home, Launch, Process, QUESTION, TIMEOUT, can_open, first_start};
 use serde_json::{Value, json};
 
 /// An app with a random model that takes seconds to read the sample and does not stop decoding by itself.
@@ -50,7 +50,7 @@ fn worker(app: &App<'_>) -> Process {
 fn kill(app: &App<'_>) {
     let first = worker(app);
     first.signal("KILL");
-    first.ends_within(PATIENCE);
+    first.ends_within(TIMEOUT);
     let second = app.until("another engine runs", |app| {
         app.worker().filter(|w| w.pid != first.pid)
     });

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::slow_models::slow_model;
-use kept_tests::window::{App, Home, Launch, PATIENCE, QUESTION, can_open, first_start};
+use kept_tests::window::{App, Home, Launch, QUESTION, TIMEOUT, can_open, first_start};
 use serde_json::{Value, json};
 
 /// The page's background colour.
@@ -169,7 +169,7 @@ fn a_partial_answer_survives_a_kill_of_the_app() {
     });
     let worker = app.worker().expect("the engine runs");
     app.process().signal("KILL");
-    worker.ends_within(PATIENCE);
+    worker.ends_within(TIMEOUT);
     drop(app);
 
     let app = Launch::plain().open(&home);

@@ -1,7 +1,7 @@
 //! A document longer than the model's context length: the app states that it is read approximately, before, during and
 //! after prefill, offers the methods that support streaming mode, and shows the kept rows in the map.
 use crate::slow_models::small_model;
-use kept_tests::window::{App, Home, Launch, PATIENCE, can_open, first_start, words};
+use kept_tests::window::{App, Home, Launch, TIMEOUT, can_open, first_start, words};
 use serde_json::{Value, json};
 
 /// Several times the built-in model's context length.
@@ -172,7 +172,7 @@ fn the_next_question_uses_the_vault(app: &App<'_>) {
 
 /// Tokens of a document whose map has cells of several tokens: the maximum number of cells
 /// (`engine/src/grid/cells.rs`).
-const MOST_CELLS: u64 = 1 << 18;
+const MAX_CELLS: u64 = 1 << 18;
 
 /// A map of so many tokens is sent, painted and described in cells of several tokens.
 #[test]
@@ -191,7 +191,7 @@ fn a_very_long_document_is_painted_in_cells() {
     let tokens = app.until("its tokens are counted", |app| {
         app.snapshot()["document"]["tokens"].as_u64()
     });
-    assert!(tokens > MOST_CELLS, "{tokens}");
+    assert!(tokens > MAX_CELLS, "{tokens}");
     app.choose_method("streaming_llm");
     let mut settings = app.snapshot()["settings"].clone();
     settings["maxTokens"] = 8.into();
@@ -206,7 +206,7 @@ fn a_very_long_document_is_painted_in_cells() {
     while app.state().as_deref() != Some("done") {
         let state = app.state();
         assert!(
-            started.elapsed() < 6 * PATIENCE && state.as_deref() != Some("failed"),
+            started.elapsed() < 6 * TIMEOUT && state.as_deref() != Some("failed"),
             "{state:?}: {:?}",
             app.texts("turn")
         );
@@ -216,7 +216,7 @@ fn a_very_long_document_is_painted_in_cells() {
     let cell = |number: u64| app.invoke("map_token", &json!({"turn": turn, "token": number}));
     let first = cell(0).expect("a cell");
     assert_eq!(first["tokens"], 2, "two tokens share a cell: {first}");
-    assert!(cell(MOST_CELLS).is_err(), "no more cells than that");
+    assert!(cell(MAX_CELLS).is_err(), "no more cells than that");
     let last = cell((tokens - 1) / 2).expect("the last cell");
     let length = app.snapshot()["document"]["length"].clone();
     assert_eq!(last["end"], length, "they reach to the end of the text");
