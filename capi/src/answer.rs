@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use kept_engine::{Answer, AnswerReport, Citation, LayerRetention, Note, Source};
 use serde::Serialize;
 
-use crate::{CallError, zero_ended};
+use crate::{CallError, nul_terminated};
 
 /// An answer.
 pub struct KeptAnswer {
@@ -107,8 +107,8 @@ impl KeptAnswer {
             notes: answer.notes.iter().map(Note::to_string).collect(),
         });
         Ok(Self {
-            text: zero_ended(&answer.text),
-            json: zero_ended(&json.map_err(|error| CallError::Bug(error.to_string()))?),
+            text: nul_terminated(&answer.text),
+            json: nul_terminated(&json.map_err(|error| CallError::Bug(error.to_string()))?),
             map: OnceLock::new(),
             answer,
         })

@@ -259,7 +259,7 @@ unsafe fn handed<T>(
         Ok(made) => (Box::into_raw(Box::new(made)), std::ptr::null_mut()),
         Err(refusal) => (
             std::ptr::null_mut(),
-            zero_ended(&refusal.to_string()).into_raw(),
+            nul_terminated(&refusal.to_string()).into_raw(),
         ),
     };
     if !error.is_null() {
@@ -282,6 +282,6 @@ unsafe fn dropped<T>(pointer: *mut T) {
 }
 
 /// The text with a zero byte at its end; zero bytes inside become U+FFFD.
-fn zero_ended(text: &str) -> CString {
+fn nul_terminated(text: &str) -> CString {
     CString::new(text.replace('\0', "\u{FFFD}")).unwrap_or_default()
 }

@@ -12,7 +12,7 @@ use kept_engine::{
 };
 use kept_hub::{Finder, ModelChoice};
 
-use crate::{CallError, KeptAnswer, optional, required, zero_ended};
+use crate::{CallError, KeptAnswer, nul_terminated, optional, required};
 
 /// An earlier question of the conversation and its answer.
 #[repr(C)]
@@ -184,7 +184,7 @@ impl KeptQuestion {
         let piece;
         match event {
             Event::Token { text } => {
-                piece = zero_ended(&text);
+                piece = nul_terminated(&text);
                 told.text = piece.as_ptr();
             }
             Event::Progress(progress) if progress.phase == kept_engine::Phase::Reading => {

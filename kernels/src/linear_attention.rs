@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_is_heard() {
+    fn stop_is_honoured() {
         let stop = Stop::new();
         stop.request();
         let task = LinearAttention {

@@ -221,7 +221,7 @@ fn a_row_marks_the_same_alone() {
 }
 
 #[test]
-fn a_stop_is_heard() {
+fn stop_is_honoured() {
     let keys = RowStore::uniform(1, 4, 16);
     let task = LastRows {
         shape: shape(1, 1, 16),

@@ -40,9 +40,9 @@ pub use dialogs::DialogOpen;
 
 type Desktop<'a> = State<'a, Arc<Effects>>;
 /// Maximum length of a logged report of the page, in characters.
-const LONGEST_REPORT: usize = 2_000;
+const MAX_REPORT_CHARS: usize = 2_000;
 /// The widest picture of a map.
-const MOST_COLUMNS: usize = 8_192;
+const MAX_MAP_COLUMNS: usize = 8_192;
 
 commands! {
     effects: Desktop;
@@ -271,7 +271,7 @@ pub async fn map_picture(
     heads: bool,
     of: PictureOf,
 ) -> Result<Response, String> {
-    let columns = columns.clamp(1, MOST_COLUMNS);
+    let columns = columns.clamp(1, MAX_MAP_COLUMNS);
     let picture = if of == PictureOf::Attention {
         let map = effects.map(turn).await?;
         let map = state::lock(&map);
@@ -367,6 +367,6 @@ pub async fn map_evictions(effects: Desktop<'_>, turn: u64) -> Result<Response, 
 /// Logs an error of the page.
 #[tauri::command]
 pub async fn report(kind: String, message: String) {
-    let message: String = message.chars().take(LONGEST_REPORT).collect();
+    let message: String = message.chars().take(MAX_REPORT_CHARS).collect();
     tracing::error!(target: "kept_page", kind, message, "the page reports");
 }

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_one_lets_the_next_begin_and_comes_behind_it() {
+    fn paused_download_yields_and_is_requeued() {
         use DownloadState::{Asking, Paused, Queued, Stopping};
         let (mut queue, fakes) = three();
         queue.pause(1);

@@ -11,7 +11,7 @@ use super::AppState;
 use super::checks::{assigned, check_choice};
 use super::effect::Save;
 use super::facts::{finish, is_stored};
-use super::slots::{OpenModel, take};
+use super::parts::{OpenModel, take};
 use super::turn_map::lock;
 use super::waiting::{Queued, Unready};
 use crate::contract::{

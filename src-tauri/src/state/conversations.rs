@@ -8,7 +8,7 @@ use super::AppState;
 use super::conversation::{Loaded, interrupt};
 use super::document::OpenDocument;
 use super::effect::{Open, Save};
-use super::slots::take;
+use super::parts::take;
 use crate::contract::{AppEvent, ConversationEntry, Turn};
 use crate::messages;
 

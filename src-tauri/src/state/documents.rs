@@ -9,7 +9,7 @@ use kept_worker::protocol::{Fault, FaultCode, Request};
 use super::AppState;
 use super::document::{OpenDocument, plain_text};
 use super::effect::{Effect, Save};
-use super::slots::take;
+use super::parts::take;
 use super::waiting::{Access, Opening};
 use crate::contract::{
     AppEvent, FileNeeds, NoticeKind, PendingFile, Place, Replacement, WorkerStatus,

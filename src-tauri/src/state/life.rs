@@ -2,7 +2,7 @@
 
 use super::AppState;
 use super::effect::Effect;
-use super::slots::OpenModel;
+use super::parts::OpenModel;
 use crate::contract::{
     AppEvent, ComparisonState, MethodFacts, NoticeKind, Place, TurnState, WorkerState, WorkerStatus,
 };

@@ -21,11 +21,11 @@ mod limits;
 mod maps;
 mod models;
 mod neutral;
+mod parts;
 mod queue;
 mod reading_ahead;
 mod remembered;
 mod replies;
-mod slots;
 mod throttle;
 mod turn_map;
 mod vault;
@@ -45,11 +45,11 @@ pub use checks::{MOST_TOKENS, check_method};
 pub use conversation::{CLOSED_BEFORE_END, Loaded};
 pub use document::{OpenDocument, plain_text};
 pub use effect::{Effect, Open, Save};
-pub use remembered::{BegunDownload, ModelEntry, Remembered, default_settings};
-use slots::{
+use parts::{
     Compared, Conversations, Files, Ids, Maps, Models, OpenConversation, OpenModel, Vaults, Worker,
     take,
 };
+pub use remembered::{BegunDownload, ModelEntry, Remembered, default_settings};
 pub use throttle::Throttle;
 pub use turn_map::{EarlierMap, EarlierTexts, MapPlace, SharedMap, TurnMap, lock};
 use waiting::Running;

@@ -13,8 +13,8 @@ use super::checks::{
 use super::effect::{Effect, Save};
 use super::gpus::check_device;
 use super::limits::{check_cache, check_memory};
+use super::parts::OpenModel;
 use super::remembered::ModelEntry;
-use super::slots::OpenModel;
 use super::vault::check_keeping;
 use super::waiting::Wanted;
 use crate::contract::{

@@ -8,7 +8,7 @@ use super::{Store, StoreError};
 use crate::contract::{ConversationEntry, FoundPassage, FoundPiece};
 
 /// The most passages that a search returns.
-const MOST_FOUND: i64 = 50;
+const MAX_FOUND_PASSAGES: i64 = 50;
 /// Tokens of a found passage.
 const PASSAGE_TOKENS: i64 = 16;
 /// Delimiters of a found word within a passage: control characters, which no text has.
@@ -105,7 +105,7 @@ impl Store {
         .bind(HIT.1.to_string())
         .bind(PASSAGE_TOKENS)
         .bind(query)
-        .bind(MOST_FOUND)
+        .bind(MAX_FOUND_PASSAGES)
         .fetch_all(&self.pool)
         .await?;
         rows.iter().map(passage_of_row).collect()

@@ -24,7 +24,7 @@ pub struct Store {
 }
 
 /// Maximum size of an inflated text or map: far above any document.
-const MOST_INFLATED: u64 = 4 << 30;
+const MAX_INFLATED_BYTES: u64 = 4 << 30;
 
 fn deflate(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
@@ -37,7 +37,7 @@ fn deflate(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
 fn inflate(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
     let mut inflated = Vec::new();
     DeflateDecoder::new(bytes)
-        .take(MOST_INFLATED)
+        .take(MAX_INFLATED_BYTES)
         .read_to_end(&mut inflated)
         .map_err(|error| StoreError::Value(format!("a compressed value ({error})")))?;
     Ok(inflated)

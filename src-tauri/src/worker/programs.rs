@@ -17,7 +17,7 @@ pub const PROGRAM_VARIABLE: &str = "KEPT_WORKER";
 /// The environment variable that names another worker program for GPUs.
 pub const GPU_PROGRAM_VARIABLE: &str = "KEPT_WORKER_CUDA";
 /// Time limit for the GPU driver to answer, and for measuring the processor.
-const LONGEST: Duration = Duration::from_secs(10);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// See the module documentation.
 #[derive(Debug, Clone)]
@@ -122,7 +122,7 @@ async fn ask_once<T: DeserializeOwned>(program: &Path, argument: &str) -> Result
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .output();
-    let asked = tokio::time::timeout(LONGEST, asked);
+    let asked = tokio::time::timeout(PROBE_TIMEOUT, asked);
     let output = asked.await.map_err(|_| NoAnswer::TooLate)?;
     let output = output.map_err(NoAnswer::NotStarted)?;
     serde_json::from_slice(&output.stdout).map_err(|error| NoAnswer::NotUnderstood {

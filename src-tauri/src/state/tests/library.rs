@@ -29,7 +29,7 @@ fn opened(story: &mut Story) -> Vec<(String, Option<String>)> {
 }
 
 #[test]
-fn a_stretched_model_is_opened_so_named_so_and_kept_so() {
+fn rope_scaling_is_sent_shown_and_stored() {
     let mut story = Story::ready();
     choose(&mut story, "/a.gguf", Some("yarn:4")).expect("accepted");
     let wanted = ("/a.gguf".to_owned(), Some("yarn:4".to_owned()));
