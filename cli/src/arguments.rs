@@ -81,7 +81,7 @@ pub enum Command {
 }
 
 /// More threads than any supported computer has cores.
-const MOST_THREADS: usize = 1024;
+const MAX_THREADS: usize = 1024;
 
 /// Model, method, budget and cache type.
 #[derive(Debug, Args)]
@@ -154,8 +154,8 @@ impl ComputeArguments {
         let device: ComputeDevice = self.device.device.parse()?;
         if let Some(threads) = self.threads {
             anyhow::ensure!(
-                (1..=MOST_THREADS).contains(&threads),
-                "--threads {threads} is not between 1 and {MOST_THREADS}"
+                (1..=MAX_THREADS).contains(&threads),
+                "--threads {threads} is not between 1 and {MAX_THREADS}"
             );
             kept_engine::kernels::threads::configure(Some(threads));
         }

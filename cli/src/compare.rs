@@ -29,8 +29,8 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
     let methods = chosen_methods(arguments.methods.as_deref(), &arguments.set)?;
     let budgets = chosen_budgets(&arguments.budgets)?;
     ensure!(
-        (1..=MOST_TOKENS).contains(&arguments.max_tokens),
-        "--max-tokens {} is not between 1 and {MOST_TOKENS}",
+        (1..=MAX_ANSWER_TOKENS).contains(&arguments.max_tokens),
+        "--max-tokens {} is not between 1 and {MAX_ANSWER_TOKENS}",
         arguments.max_tokens
     );
     if let Some(folder) = &arguments.pictures {
@@ -160,7 +160,7 @@ fn write_pictures(folder: &Path, reference: &Reference, rows: &[Row]) -> anyhow:
 }
 
 /// The attention and the logits of the full cache's answer are held in memory, which limits its tokens.
-const MOST_TOKENS: usize = 1024;
+const MAX_ANSWER_TOKENS: usize = 1024;
 /// Minimum width of the column of method names.
 const NAME: usize = 20;
 
@@ -317,7 +317,7 @@ fn run_json(reference: &Reference, row: &Row) -> RunReport {
 
 /// What is compared, and the head of the table, whose name column is `wide` characters wide.
 fn heading(engine: &Engine, reference: &Reference, wide: usize) -> String {
-    let answer = one_line(&reference.answer);
+    let answer = output::one_line(&reference.answer);
     let text = format!(
         "{} · {} tokens · the full cache ({} as f32, first token after {}, {:.1} tokens/s) answers in {} tokens:\n  {answer}\n\nrows below are {}\n",
         engine.model().name(),
@@ -385,7 +385,7 @@ fn answers(reference: &Reference, rows: &[Row]) -> String {
                 "\n{} at {} answers:\n  {}\n",
                 row.method,
                 row.budget,
-                one_line(&run.answer)
+                output::one_line(&run.answer)
             );
         }
     }
@@ -393,11 +393,6 @@ fn answers(reference: &Reference, rows: &[Row]) -> String {
         text += "\nthe full cache ends without an answer, so there is nothing to compare along; ask in other words\n";
     }
     output::printable(&text)
-}
-
-fn one_line(text: &str) -> String {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    words.join(" ")
 }
 
 /// Formats a duration; short times get decimals: `0.42 s`.

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use kept_engine::backend::Gpus;
 use kept_engine::kernels::{simd_level, threads};
-use kept_engine::{Engine, Gpu, MINI, model_path};
+use kept_engine::{Engine, Gpu, MINI, available_memory, model_path, total_memory};
 use kept_engine_cuda::CudaGpus;
 use serde::Serialize;
 
@@ -38,8 +38,8 @@ pub fn run(arguments: &DoctorArguments) -> anyhow::Result<()> {
         processor: field("/proc/cpuinfo", "model name"),
         threads: threads::count(),
         simd: format!("{:?}", simd_level()).to_lowercase(),
-        memory_bytes: kib("MemTotal"),
-        memory_available_bytes: kib("MemAvailable"),
+        memory_bytes: total_memory(),
+        memory_available_bytes: available_memory(),
         gpus: gpus.clone().unwrap_or_default(),
         graphics_error: gpus.err(),
         mini: mini.clone().ok(),
@@ -117,9 +117,4 @@ fn field(file: &str, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;
     Some(line.split_once(':')?.1.trim().to_owned())
-}
-
-fn kib(name: &str) -> Option<u64> {
-    let value = field("/proc/meminfo", name)?;
-    Some(value.strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }

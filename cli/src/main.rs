@@ -65,7 +65,7 @@ fn main() -> ExitCode {
             ExitCode::from(STOPPED)
         }
         Err(error) if error.is::<pull::Paused>() => {
-            output::say(&format!("{}\n", one_line(&error.to_string())));
+            output::say(&format!("{}\n", output::one_line(&error.to_string())));
             ExitCode::from(STOPPED)
         }
         // The reader of our output has closed the pipe (`kept map | head`).
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
         Err(error) => {
             let options = options::for_error(&error);
             let options = options.map_or(String::new(), |options| format!(" ({options})"));
-            let sentence = one_line(&format!("{error:#}"));
+            let sentence = output::one_line(&format!("{error:#}"));
             output::say(&format!("error: {sentence}{options}\n"));
             ExitCode::FAILURE
         }
@@ -100,7 +100,7 @@ fn refuse_arguments(refusal: &clap::Error) -> ExitCode {
         Some(command) => (hint(refusal, command), format!(" {}", command.get_name())),
         None => ("", String::new()),
     };
-    let sentence = one_line(sentence);
+    let sentence = output::one_line(sentence);
     output::say(&format!("error: {sentence}{way}; see kept{help} --help\n"));
     ExitCode::from(2)
 }
@@ -168,12 +168,6 @@ fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-/// Joins an error into one line, whatever line breaks a file name or a library put into it.
-fn one_line(text: &str) -> String {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    output::printable(&words.join(" "))
-}
-
 /// `KEPT_LOG=kept_engine=debug` prints spans and events to stderr; the default is none. Only events of our own crates
 /// are printed, because a library that reads the document may log its text.
 fn start_log() -> anyhow::Result<()> {
@@ -210,7 +204,7 @@ fn report_bugs_in_one_line() {
             .unwrap_or_default();
         output::say(&format!(
             "error: kept has a bug{place}: {}; please report it with the command you ran\n",
-            one_line(&what)
+            output::one_line(&what)
         ));
     }));
 }

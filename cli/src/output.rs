@@ -69,8 +69,14 @@ pub fn printable(text: &str) -> String {
         .collect()
 }
 
+/// Joins a text into one printable line, whatever line breaks a model, a file name or a library put into it.
+pub fn one_line(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    printable(&words.join(" "))
+}
+
 /// Largest input file that is read into memory. Documents have their own limit.
-const LARGEST_INPUT: u64 = 2 << 30;
+const MAX_INPUT_BYTES: u64 = 2 << 30;
 
 /// Reads a whole input file. Pipes and devices are refused because they may never end.
 pub fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
@@ -82,10 +88,10 @@ pub fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
         "'{shown}' is not a file; give the path of a file"
     );
     anyhow::ensure!(
-        about.len() <= LARGEST_INPUT,
+        about.len() <= MAX_INPUT_BYTES,
         "'{shown}' has {}; at most {} are read",
         bytes(about.len()),
-        bytes(LARGEST_INPUT)
+        bytes(MAX_INPUT_BYTES)
     );
     std::fs::read(path).with_context(|| format!("'{shown}' could not be read"))
 }

@@ -71,6 +71,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Returns the method's state.
+    #[doc(hidden)]
     pub fn into_evictor(self) -> Option<Box<dyn Evict>> {
         self.evictor
     }

@@ -16,7 +16,7 @@ use seen::Seen;
 use tensors::Tensors;
 
 /// More layers than any model has.
-const MOST_LAYERS: usize = 10_000;
+const MAX_LAYERS: usize = 10_000;
 
 #[derive(Serialize)]
 struct SelectJson {
@@ -54,8 +54,8 @@ pub fn run(arguments: &SelectArguments) -> anyhow::Result<()> {
     let method = spec.build()?;
     let budget: Budget = arguments.budget.parse()?;
     ensure!(
-        arguments.layers <= MOST_LAYERS,
-        "--layers {} is more than any model has; give at most {MOST_LAYERS}",
+        arguments.layers <= MAX_LAYERS,
+        "--layers {} is more than any model has; give at most {MAX_LAYERS}",
         arguments.layers
     );
     ensure!(

@@ -166,6 +166,7 @@ impl<'a> Prefill<'a> {
     }
 
     /// Sets the chunk size in tokens.
+    #[doc(hidden)]
     pub fn with_chunk(self, chunk: usize) -> Self {
         Self { chunk, ..self }
     }
