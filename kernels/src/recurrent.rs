@@ -39,7 +39,7 @@ impl RecurrentShape {
     }
 
     /// Numbers of the memory, and of the last inputs.
-    fn numbers(&self) -> [usize; 2] {
+    fn elements(&self) -> [usize; 2] {
         let memory = match self {
             Self::Delta(shape) => shape.value_width() * shape.dim,
             Self::StateSpace(shape) => shape.value_width() * shape.state,
@@ -62,7 +62,7 @@ pub struct RecurrentState {
 impl RecurrentState {
     /// The state before any token.
     pub fn new(shape: RecurrentShape) -> Self {
-        let [memory, inputs] = shape.numbers().map(|numbers| vec![0.0; numbers]);
+        let [memory, inputs] = shape.elements().map(|elements| vec![0.0; elements]);
         Self {
             shape,
             memory,
@@ -81,29 +81,29 @@ impl RecurrentState {
         Self::bytes_for(self.shape)
     }
 
-    /// The numbers of the state, for saving it.
+    /// The elements of the state, for saving it.
     pub fn read(&self) -> [&[f32]; 2] {
         [&self.memory, &self.inputs]
     }
 
-    /// The state with these numbers, one part after the other as in [`RecurrentState::read`].
+    /// The state with these elements, one part after the other as in [`RecurrentState::read`].
     ///
     /// # Panics
     /// If their number differs.
-    pub fn restore(&mut self, numbers: &[f32]) {
-        let (memory, inputs) = numbers.split_at(self.memory.len());
+    pub fn restore(&mut self, elements: &[f32]) {
+        let (memory, inputs) = elements.split_at(self.memory.len());
         self.memory.copy_from_slice(memory);
         self.inputs.copy_from_slice(inputs);
     }
 
-    /// The numbers of the state, for changing it.
-    pub fn numbers(&mut self) -> [&mut [f32]; 2] {
+    /// The elements of the state, for changing it.
+    pub fn elements(&mut self) -> [&mut [f32]; 2] {
         [&mut self.memory, &mut self.inputs]
     }
 
     /// Bytes of the state of a layer.
     pub fn bytes_for(shape: RecurrentShape) -> u64 {
-        (shape.numbers().iter().sum::<usize>() * size_of::<f32>()) as u64
+        (shape.elements().iter().sum::<usize>() * size_of::<f32>()) as u64
     }
 }
 

@@ -98,10 +98,10 @@ impl ExpertScratch {
     /// Bytes of buffers for `rows` rows.
     pub(crate) fn bytes(config: &Config, counts: ExpertCounts, rows: usize) -> u64 {
         let widest = counts.widest();
-        let numbers = rows * (counts.all + config.width + 2 * widest);
+        let elements = rows * (counts.all + config.width + 2 * widest);
         let choices = (rows * counts.used + 1) * size_of::<Routing>();
         let rounded = QuantisedRows::bytes_for(rows * config.width.max(widest));
-        (numbers * size_of::<f32>() + choices) as u64 + rounded
+        (elements * size_of::<f32>() + choices) as u64 + rounded
     }
 }
 

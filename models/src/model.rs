@@ -144,8 +144,8 @@ impl Model {
 
     /// Number of parameters: elements of all tensors.
     pub fn parameters(&self) -> u64 {
-        let numbers = |shape: &[usize]| shape.iter().map(|&n| n as u64).product::<u64>();
-        self.gguf.tensors().map(|t| numbers(&t.shape)).sum()
+        let elements = |shape: &[usize]| shape.iter().map(|&n| n as u64).product::<u64>();
+        self.gguf.tensors().map(|t| elements(&t.shape)).sum()
     }
 
     /// Bytes of all weights in the file.

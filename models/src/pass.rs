@@ -406,30 +406,30 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
         stop: &Stop,
     ) -> Result<(), Stopped> {
         self.hide(&ffn.dense, residual.len(), stop)?;
-        let numbers = residual.len();
+        let elements = residual.len();
         let mut moe_scratch = std::mem::take(&mut self.scratch.borrow_mut().moe_scratch);
-        let (routed, rest) = moe_scratch.split_at_mut(numbers);
-        let (added, rest) = rest.split_at_mut(numbers);
+        let (routed, rest) = moe_scratch.split_at_mut(elements);
+        let (added, rest) = rest.split_at_mut(elements);
         self.down(&ffn.dense, added, false, stop)?;
         let scratch = self.scratch.borrow_mut();
         let input = ExpertInput {
             residual,
-            normed: &mut scratch.normed[..numbers],
+            normed: &mut scratch.normed[..elements],
             routed,
             router: self.floats.ffn.router.as_ref().expect(COPIED),
         };
         let space = scratch.experts.as_mut().expect("the layer has experts");
-        let expert_out = &mut rest[..numbers];
+        let expert_out = &mut rest[..elements];
         ffn.add_experts(self.config, input, [&mut *added, expert_out], space, stop)?;
         self.layer.add_ffn(self.config, added, residual);
         self.scratch.borrow_mut().moe_scratch = moe_scratch;
         Ok(())
     }
 
-    /// The hidden layer of a dense feed-forward of the normalised rows, `numbers` elements: in `hidden`, or quantised in
+    /// The hidden layer of a dense feed-forward of the normalised rows (`elements` in total): in `hidden`, or quantised in
     /// `rounded_hidden` if it is computed in slices.
-    fn hide(&mut self, ffn: &Dense, numbers: usize, stop: &Stop) -> Result<(), Stopped> {
-        let m = numbers / self.config.width;
+    fn hide(&mut self, ffn: &Dense, elements: usize, stop: &Stop) -> Result<(), Stopped> {
+        let m = elements / self.config.width;
         let (config, block) = (self.config, self.block);
         let LayerScratch {
             normed,
@@ -439,13 +439,13 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
             rounded_hidden,
             ..
         } = self.scratch.borrow_mut();
-        let normed = &normed[..numbers];
+        let normed = &normed[..elements];
         if block.slices() {
             rounded.fill(normed, config.width);
             for first in (0..block.ffn).step_by(block.columns) {
                 let columns = first..block.ffn.min(first + block.columns);
-                let numbers = m * columns.len();
-                let (gate, up) = (&mut hidden[..numbers], &mut up[..numbers]);
+                let elements = m * columns.len();
+                let (gate, up) = (&mut hidden[..elements], &mut up[..elements]);
                 let both = [product(&ffn.gate, gate), product(&ffn.up, up)];
                 multiply_rows_together(both, columns.clone(), rounded, stop)?;
                 activate(config.activation, gate, up);

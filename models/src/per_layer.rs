@@ -77,9 +77,9 @@ impl PerLayerScratch {
 
     /// Bytes of buffers for `rows` rows.
     pub(crate) fn bytes(config: &Config, per_layer: usize, rows: usize) -> u64 {
-        let numbers = rows * (config.width + 2 * per_layer) + per_layer;
+        let elements = rows * (config.width + 2 * per_layer) + per_layer;
         let rounded = QuantisedRows::bytes_for(rows * config.width.max(per_layer));
-        (numbers * size_of::<f32>()) as u64 + rounded
+        (elements * size_of::<f32>()) as u64 + rounded
     }
 }
 

@@ -112,9 +112,9 @@ impl RecurrentScratch {
 
     /// Bytes of buffers for `rows` rows.
     pub(crate) fn bytes(config: &Config, shape: RecurrentShape, rows: usize) -> u64 {
-        let numbers = rows * widths(config, shape).iter().sum::<usize>();
+        let elements = rows * widths(config, shape).iter().sum::<usize>();
         let rounded = QuantisedRows::bytes_for(rows * widest(config, shape));
-        (numbers * size_of::<f32>()) as u64 + rounded
+        (elements * size_of::<f32>()) as u64 + rounded
     }
 }
 
@@ -204,8 +204,8 @@ impl Recurrent {
         } = scratch;
         let [inputs, convolved, mixed, seen, decay, beta, added] =
             buffers.each_mut().map(|buffer| {
-                let numbers = buffer.len() / *most * rows;
-                &mut buffer[..numbers]
+                let elements = buffer.len() / *most * rows;
+                &mut buffer[..elements]
             });
         multiply(normed, rounded, [(&copies.input, &mut *inputs)], stop)?;
         if let Some(rule) = &self.rule {

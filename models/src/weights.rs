@@ -26,9 +26,9 @@ use crate::gguf::{Gguf, TensorInfo};
 /// Input rows per multiplication with a copy.
 const BLOCK_ROWS: usize = 128;
 /// Elements in a panel: with [`BLOCK_ROWS`] rows about 2 GFLOP, 15 to 60 ms of work between checks of the stop flag.
-const PANEL_NUMBERS: usize = 8 << 20;
+const PANEL_ELEMENTS: usize = 8 << 20;
 /// Minimum number of elements of a matrix that is split into panels.
-const SHARED_NUMBERS: usize = 1 << 16;
+const MIN_SPLIT_ELEMENTS: usize = 1 << 16;
 /// Number of rows below which a copy costs more than it saves.
 const FEW_ROWS: usize = 8;
 /// Rows that candle multiplies together.
@@ -129,7 +129,7 @@ pub(crate) fn stacked<const N: usize>(
     Ok(parts.try_into().expect("as many parts as were asked for"))
 }
 
-/// A matrix `[rows, cols]` whose rows are read in parts of `part` numbers.
+/// A matrix `[rows, cols]` whose rows are read in parts of `part` elements.
 ///
 /// # Errors
 /// [`ModelError::Unusable`] if the parts are not whole blocks, and those of [`matrix`].
@@ -272,13 +272,13 @@ impl<'a> Floats<'a> {
 /// Some rows of a matrix, transposed: `[cols, rows]`, a view.
 fn panel(matrix: &MappedMatrix, rows: Range<usize>) -> Tensor {
     let cols = matrix.cols();
-    let mut numbers = vec![0.0; rows.len() * cols];
-    for (row, out) in rows.clone().zip(numbers.chunks_exact_mut(cols)) {
+    let mut elements = vec![0.0; rows.len() * cols];
+    for (row, out) in rows.clone().zip(elements.chunks_exact_mut(cols)) {
         matrix.row_to_f32(row, out);
     }
-    Tensor::from_vec(numbers, (rows.len(), cols), &Device::Cpu)
+    Tensor::from_vec(elements, (rows.len(), cols), &Device::Cpu)
         .and_then(|panel| panel.t())
-        .expect("as many numbers as rows and columns")
+        .expect("as many elements as rows and columns")
 }
 
 /// Computes `product(0..panels)` in parallel, each panel on one thread. A panel is copied on first use and multiplied
@@ -308,12 +308,12 @@ fn scatter(product: &[f32], m: usize, first: usize, cols: usize, out: &mut [f32]
 }
 
 fn panel_rows(matrix: &MappedMatrix) -> usize {
-    if matrix.rows() * matrix.cols() < SHARED_NUMBERS {
+    if matrix.rows() * matrix.cols() < MIN_SPLIT_ELEMENTS {
         return matrix.rows();
     }
     // At least one panel per thread, so that all threads copy.
     let share = matrix.rows().div_ceil(kept_kernels::threads::count());
-    let most = PANEL_NUMBERS / matrix.cols() / TILE_ROWS * TILE_ROWS;
+    let most = PANEL_ELEMENTS / matrix.cols() / TILE_ROWS * TILE_ROWS;
     most.clamp(TILE_ROWS, share.next_multiple_of(TILE_ROWS))
 }
 

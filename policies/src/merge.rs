@@ -17,8 +17,8 @@ use crate::{Pos, Row, Snapshot};
 pub struct ClassTable {
     /// The most entries between two decode steps.
     pub entries: usize,
-    /// f32 numbers that the method keeps per entry.
-    pub numbers: usize,
+    /// f32 elements that the method keeps per entry.
+    pub elements: usize,
 }
 
 /// A token that takes part in attention.

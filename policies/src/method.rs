@@ -124,7 +124,7 @@ pub struct RowPlan {
     /// Whether [`Evict::value_merges`] may return any.
     pub merges_values_in_decode: bool,
     /// Bytes that the method allocates during prefill and holds until the end of the answer: scores, marks, counters
-    /// and scratch buffers, without [`ClassTable::numbers`].
+    /// and scratch buffers, without [`ClassTable::elements`].
     pub bytes: u64,
     /// One sentence for the user about this method on this prompt.
     pub note: Option<String>,

@@ -3,7 +3,7 @@
 //! text after the document.
 //!
 //! ```text
-//! the numbers, as `VisitState` passes them | footer (JSON) | footer length u64 | footer CRC-32 u32 | "KEPTVLT2"
+//! the elements, as `VisitState` passes them | footer (JSON) | footer length u64 | footer CRC-32 u32 | "KEPTVLT2"
 //! ```
 //!
 //! `engine/src/streaming/state.rs` defines the state.
@@ -21,7 +21,7 @@ use super::format::PIECE;
 use super::unfinished_file::{LockedFile, UnfinishedFile, open_to_read, wait_for};
 use super::{VaultError, VaultKey};
 
-/// A function that passes all numbers of a state to a [`Snapshot`], in a fixed order.
+/// A function that passes all elements of a state to a [`Snapshot`], in a fixed order.
 pub type VisitState<'a> = &'a mut dyn FnMut(&mut dyn Snapshot);
 
 /// Description of a checkpoint.
@@ -53,25 +53,25 @@ pub(super) struct CheckpointFooter {
     /// Key of the vault; must equal the file name.
     key: String,
     pub(super) of: CheckpointInfo,
-    /// CRC-32 of the numbers.
+    /// CRC-32 of the elements.
     checksum: u32,
-    /// Hash of the kinds and counts of the numbers: [`Layout`].
+    /// Hash of the kinds and counts of the elements: [`Layout`].
     layout: u32,
 }
 
-/// Hash of the kinds and counts of the numbers in a visit. It detects files of other versions, whose numbers would be
+/// Hash of the kinds and counts of the elements in a visit. It detects files of other versions, whose elements would be
 /// misinterpreted.
 #[derive(Default)]
 struct Layout(crc32fast::Hasher);
 
 impl Layout {
-    fn add(&mut self, kind: u8, numbers: usize) {
+    fn add(&mut self, kind: u8, elements: usize) {
         self.0.update(&[kind]);
-        self.0.update(&(numbers as u64).to_le_bytes());
+        self.0.update(&(elements as u64).to_le_bytes());
     }
 }
 
-/// Bytes of the numbers of a state.
+/// Bytes of the elements of a state.
 pub(super) fn bytes_of(visit: VisitState<'_>) -> u64 {
     let mut counted = Counted(0);
     visit(&mut counted);
@@ -167,16 +167,16 @@ pub(super) fn read(
 struct Counted(u64);
 
 impl Snapshot for Counted {
-    fn floats(&mut self, numbers: &mut [f32]) {
-        self.0 += size_of_val(numbers) as u64;
+    fn floats(&mut self, elements: &mut [f32]) {
+        self.0 += size_of_val(elements) as u64;
     }
 
-    fn words(&mut self, numbers: &mut [u32]) {
-        self.0 += size_of_val(numbers) as u64;
+    fn words(&mut self, elements: &mut [u32]) {
+        self.0 += size_of_val(elements) as u64;
     }
 
-    fn bytes(&mut self, numbers: &mut [u8]) {
-        self.0 += numbers.len() as u64;
+    fn bytes(&mut self, elements: &mut [u8]) {
+        self.0 += elements.len() as u64;
     }
 
     fn count(&mut self, _number: &mut usize, _most: usize) {
@@ -204,9 +204,9 @@ struct Written<'a> {
 }
 
 impl Written<'_> {
-    fn add<T: Copy, const BYTES: usize>(&mut self, numbers: &[T], bytes: fn(T) -> [u8; BYTES]) {
-        for numbers in numbers.chunks(PIECE / BYTES) {
-            if self.piece.len() + numbers.len() * BYTES > PIECE && self.outcome.is_ok() {
+    fn add<T: Copy, const BYTES: usize>(&mut self, elements: &[T], bytes: fn(T) -> [u8; BYTES]) {
+        for elements in elements.chunks(PIECE / BYTES) {
+            if self.piece.len() + elements.len() * BYTES > PIECE && self.outcome.is_ok() {
                 self.outcome = if self.stop.is_requested() {
                     Err(self.file.failed(stopped()))
                 } else {
@@ -221,9 +221,9 @@ impl Written<'_> {
                 return;
             }
             let before = self.piece.len();
-            self.piece.resize(before + numbers.len() * BYTES, 0);
+            self.piece.resize(before + elements.len() * BYTES, 0);
             let places = self.piece[before..].as_chunks_mut::<BYTES>().0;
-            for (place, &number) in places.iter_mut().zip(numbers) {
+            for (place, &number) in places.iter_mut().zip(elements) {
                 *place = bytes(number);
             }
         }
@@ -231,19 +231,19 @@ impl Written<'_> {
 }
 
 impl Snapshot for Written<'_> {
-    fn floats(&mut self, numbers: &mut [f32]) {
-        self.layout.add(b'f', numbers.len());
-        self.add(numbers, f32::to_le_bytes);
+    fn floats(&mut self, elements: &mut [f32]) {
+        self.layout.add(b'f', elements.len());
+        self.add(elements, f32::to_le_bytes);
     }
 
-    fn words(&mut self, numbers: &mut [u32]) {
-        self.layout.add(b'w', numbers.len());
-        self.add(numbers, u32::to_le_bytes);
+    fn words(&mut self, elements: &mut [u32]) {
+        self.layout.add(b'w', elements.len());
+        self.add(elements, u32::to_le_bytes);
     }
 
-    fn bytes(&mut self, numbers: &mut [u8]) {
-        self.layout.add(b'b', numbers.len());
-        self.add(numbers, |byte| [byte]);
+    fn bytes(&mut self, elements: &mut [u8]) {
+        self.layout.add(b'b', elements.len());
+        self.add(elements, |byte| [byte]);
     }
 
     fn count(&mut self, number: &mut usize, _most: usize) {
@@ -266,9 +266,9 @@ struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    fn fill<T, const BYTES: usize>(&mut self, numbers: &mut [T], number: fn([u8; BYTES]) -> T) {
-        for numbers in numbers.chunks_mut(PIECE / BYTES) {
-            self.piece.resize(numbers.len() * BYTES, 0);
+    fn fill<T, const BYTES: usize>(&mut self, elements: &mut [T], number: fn([u8; BYTES]) -> T) {
+        for elements in elements.chunks_mut(PIECE / BYTES) {
+            self.piece.resize(elements.len() * BYTES, 0);
             if self.outcome.is_ok() {
                 self.outcome = if self.stop.is_requested() {
                     Err(stopped())
@@ -281,7 +281,7 @@ impl Taken<'_> {
             }
             self.checksum.update(&self.piece);
             let pieces = self.piece.as_chunks::<BYTES>().0;
-            for (place, &bytes) in numbers.iter_mut().zip(pieces) {
+            for (place, &bytes) in elements.iter_mut().zip(pieces) {
                 *place = number(bytes);
             }
         }
@@ -289,19 +289,19 @@ impl Taken<'_> {
 }
 
 impl Snapshot for Taken<'_> {
-    fn floats(&mut self, numbers: &mut [f32]) {
-        self.layout.add(b'f', numbers.len());
-        self.fill(numbers, f32::from_le_bytes);
+    fn floats(&mut self, elements: &mut [f32]) {
+        self.layout.add(b'f', elements.len());
+        self.fill(elements, f32::from_le_bytes);
     }
 
-    fn words(&mut self, numbers: &mut [u32]) {
-        self.layout.add(b'w', numbers.len());
-        self.fill(numbers, u32::from_le_bytes);
+    fn words(&mut self, elements: &mut [u32]) {
+        self.layout.add(b'w', elements.len());
+        self.fill(elements, u32::from_le_bytes);
     }
 
-    fn bytes(&mut self, numbers: &mut [u8]) {
-        self.layout.add(b'b', numbers.len());
-        self.fill(numbers, |[byte]| byte);
+    fn bytes(&mut self, elements: &mut [u8]) {
+        self.layout.add(b'b', elements.len());
+        self.fill(elements, |[byte]| byte);
     }
 
     fn count(&mut self, number: &mut usize, most: usize) {

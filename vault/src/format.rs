@@ -208,7 +208,7 @@ pub struct VaultShape {
     /// `[layers]`: window of a sliding-window layer, 0 for a layer without rows of its own: a recurrent one, or one that
     /// attends to an earlier layer's; `None` for global layers.
     pub windows: Vec<Option<usize>>,
-    /// Numbers of a recurrent layer's state, which it stores in place of rows; 0 without recurrent layers.
+    /// Elements of a recurrent layer's state, which it stores in place of rows; 0 without recurrent layers.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub state: usize,
     /// The measurements that each global layer stores, in this order.

@@ -37,5 +37,5 @@ pub use error::VaultError;
 pub use folder::{MIN_SHARED_TOKENS, VaultEntry, VaultFolder, shared};
 pub use format::{LAST_QUERIES, LayerShape, MAX_QUERIES, StoredMeasurement, VaultShape};
 pub use key::{ModelFingerprint, VaultKey};
-pub use read::{HostRows, LayerNumbers, Numbers, RowsOf, Run, Vault, VaultRows};
+pub use read::{HostRows, LayerElements, MeasuredValues, RowsOf, Run, Vault, VaultRows};
 pub use write::VaultWriter;

@@ -31,48 +31,52 @@ pub struct Vault {
     piece: Vec<u8>,
 }
 
-/// The numbers of a layer other than its rows.
+/// The elements of a layer other than its rows.
 #[derive(Debug, Default, Clone, PartialEq)]
-pub struct LayerNumbers {
+pub struct LayerElements {
     /// `[queries, q_heads, head_dim]`: queries of the last tokens, after RoPE.
     pub queries: Vec<f32>,
     /// The measurements, in the order of the shape.
-    pub measured: Vec<Numbers>,
+    pub measured: Vec<MeasuredValues>,
     /// The state of a recurrent layer after all tokens of the vault.
     pub state: Vec<f32>,
 }
 
-impl LayerNumbers {
-    /// The numbers of measurement `wanted` in a vault of `shape`.
-    pub fn measurement(&self, shape: &VaultShape, wanted: StoredMeasurement) -> Option<&Numbers> {
+impl LayerElements {
+    /// The elements of measurement `wanted` in a vault of `shape`.
+    pub fn measurement(
+        &self,
+        shape: &VaultShape,
+        wanted: StoredMeasurement,
+    ) -> Option<&MeasuredValues> {
         let index = shape.measurements.iter().position(|m| *m == wanted)?;
         self.measured.get(index)
     }
 }
 
-/// The numbers of one measurement in one layer.
+/// The elements of one measurement in one layer.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Numbers {
+pub enum MeasuredValues {
     /// All measurements except query sums.
     Single(Vec<f32>),
     /// Query sums, which a later prefill continues to accumulate.
     Double(Vec<f64>),
 }
 
-impl Numbers {
-    /// The f32 numbers; empty if they are f64.
+impl MeasuredValues {
+    /// The f32 elements; empty if they are f64.
     pub fn single(&self) -> &[f32] {
         match self {
-            Numbers::Single(numbers) => numbers,
-            Numbers::Double(_) => &[],
+            MeasuredValues::Single(elements) => elements,
+            MeasuredValues::Double(_) => &[],
         }
     }
 
-    /// The f64 numbers; empty if they are f32.
+    /// The f64 elements; empty if they are f32.
     pub fn double(&self) -> &[f64] {
         match self {
-            Numbers::Double(numbers) => numbers,
-            Numbers::Single(_) => &[],
+            MeasuredValues::Double(elements) => elements,
+            MeasuredValues::Single(_) => &[],
         }
     }
 }
@@ -184,8 +188,8 @@ impl Vault {
         })
     }
 
-    /// Whether the vault's shape matches a model with these heads, windows and numbers of a state. A key is only a hash in a file name,
-    /// which anyone with write access can change.
+    /// Whether the vault's shape matches a model with these heads, windows and elements of a state. A key is only a hash
+    /// in a file name, which anyone with write access can change.
     pub fn fits(
         &self,
         [heads, window_heads]: [LayerShape; 2],
@@ -233,13 +237,13 @@ impl Vault {
         &self.path
     }
 
-    /// Bytes of the buffers for reading, without [`LayerNumbers`]: packed rows and numbers in transit.
+    /// Bytes of the buffers for reading, without [`LayerElements`]: packed rows and elements in transit.
     pub fn buffer_bytes() -> u64 {
         2 * PIECE as u64
     }
 
     /// Reads `layer`: passes the keys and values of the first `tokens` tokens, as far as the layer stores them, to
-    /// `rows` and returns its other numbers. All of the layer is read and checked, on all threads; if it is damaged,
+    /// `rows` and returns its other elements. All of the layer is read and checked, on all threads; if it is damaged,
     /// the rows are unspecified.
     ///
     /// # Errors
@@ -252,34 +256,34 @@ impl Vault {
         layer: usize,
         tokens: usize,
         rows: &mut dyn VaultRows,
-    ) -> Result<LayerNumbers, VaultError> {
+    ) -> Result<LayerElements, VaultError> {
         let mut checksum = crc32fast::Hasher::new();
         let Some(behind) = self.read_rows(layer, tokens, rows, &mut checksum)? else {
-            return Ok(LayerNumbers::default());
+            return Ok(LayerElements::default());
         };
         let heads = self.footer.shape.heads;
         let sought = self.file.0.seek(SeekFrom::Start(behind));
         sought.map_err(VaultError::io(&self.path))?;
-        let mut numbers = LayerNumbers::default();
+        let mut elements = LayerElements::default();
         if self.footer.shape.is_recurrent(layer) {
             let state = self.footer.shape.state;
-            numbers.state = self.read_numbers(state, f32::from_le_bytes, &mut checksum)?;
+            elements.state = self.read_elements(state, f32::from_le_bytes, &mut checksum)?;
         }
         if self.footer.shape.windows[layer].is_none() {
             let queries = self.footer.shape.queries * self.footer.shape.query_width();
-            numbers.queries = self.read_numbers(queries, f32::from_le_bytes, &mut checksum)?;
+            elements.queries = self.read_elements(queries, f32::from_le_bytes, &mut checksum)?;
             for measurement in self.footer.shape.measurements.clone() {
                 let bytes = measurement.bytes(heads, self.footer.shape.tokens);
-                numbers.measured.push(match measurement {
+                elements.measured.push(match measurement {
                     StoredMeasurement::QuerySums { .. } => {
                         let count = bytes / size_of::<f64>();
-                        let read = self.read_numbers(count, f64::from_le_bytes, &mut checksum);
-                        Numbers::Double(read?)
+                        let read = self.read_elements(count, f64::from_le_bytes, &mut checksum);
+                        MeasuredValues::Double(read?)
                     }
                     _ => {
                         let count = bytes / size_of::<f32>();
-                        let read = self.read_numbers(count, f32::from_le_bytes, &mut checksum);
-                        Numbers::Single(read?)
+                        let read = self.read_elements(count, f32::from_le_bytes, &mut checksum);
+                        MeasuredValues::Single(read?)
                     }
                 });
             }
@@ -288,7 +292,7 @@ impl Vault {
             let what = format!("layer {layer} has changed");
             return Err(VaultError::damaged(&self.path)(&what));
         }
-        Ok(numbers)
+        Ok(elements)
     }
 
     /// Reads the rows of `layer`. Returns the offset of their end in the file, or `None` if `rows` did not accept all
@@ -341,20 +345,20 @@ impl Vault {
         Ok(Some(start + all as u64))
     }
 
-    fn read_numbers<T, const BYTES: usize>(
+    fn read_elements<T, const BYTES: usize>(
         &mut self,
         count: usize,
         number: impl Fn([u8; BYTES]) -> T,
         checksum: &mut crc32fast::Hasher,
     ) -> Result<Vec<T>, VaultError> {
-        let mut numbers = Vec::with_capacity(count);
-        while numbers.len() < count {
-            let some = (count - numbers.len()).min(PIECE / BYTES);
+        let mut elements = Vec::with_capacity(count);
+        while elements.len() < count {
+            let some = (count - elements.len()).min(PIECE / BYTES);
             self.read_piece(some * BYTES, checksum)?;
             let bytes = self.piece.as_chunks::<BYTES>().0.iter();
-            numbers.extend(bytes.map(|bytes| number(*bytes)));
+            elements.extend(bytes.map(|bytes| number(*bytes)));
         }
-        Ok(numbers)
+        Ok(elements)
     }
 
     /// Converts an I/O error of a read.

@@ -59,7 +59,7 @@ fn rows(capacity: usize, salt: f32) -> RowStore {
     rows
 }
 
-fn numbers(count: usize, salt: f32) -> Vec<f32> {
+fn elements(count: usize, salt: f32) -> Vec<f32> {
     (0..count).map(|i| i as f32 + salt).collect()
 }
 
@@ -67,15 +67,15 @@ fn ids() -> Vec<u32> {
     (0..90).map(|i| i * 7).collect()
 }
 
-/// The numbers of layer 1 other than its rows.
-fn beside() -> LayerNumbers {
+/// The elements of layer 1 other than its rows.
+fn beside() -> LayerElements {
     let doubles = (0..4 * (32 + 32 * 33 / 2)).map(|i| f64::from(i) * 0.1);
-    LayerNumbers {
-        queries: numbers(7 * 4 * 32, 0.1),
+    LayerElements {
+        queries: elements(7 * 4 * 32, 0.1),
         measured: vec![
-            Numbers::Single(numbers(4 * 90, 0.7)),
-            Numbers::Double(doubles.collect()),
-            Numbers::Single(numbers(2 * 90, 0.9)),
+            MeasuredValues::Single(elements(4 * 90, 0.7)),
+            MeasuredValues::Double(doubles.collect()),
+            MeasuredValues::Single(elements(2 * 90, 0.9)),
         ],
         state: Vec::new(),
     }
@@ -95,13 +95,13 @@ fn write(folder: &VaultFolder, key: &VaultKey, kind: PackedRows) {
     assert!(bytes.abs_diff(shape(kind).bytes()) < 1024, "{bytes}");
 }
 
-/// Ends a layer, with its numbers other than rows.
+/// Ends a layer, with its elements other than rows.
 fn end_layer(writer: &mut VaultWriter, layer: usize) {
     if layer == 1 {
         let beside = beside();
-        writer.numbers(&beside.queries).expect("written");
+        writer.elements(&beside.queries).expect("written");
         for measured in &beside.measured {
-            writer.numbers(measured.single()).expect("written");
+            writer.elements(measured.single()).expect("written");
             writer.sums(measured.double()).expect("written");
         }
     }
@@ -144,9 +144,9 @@ fn a_state_comes_back() {
     let mut writer = folder
         .begin(&key('5'), "a book", "a model", shape)
         .expect("begun");
-    let state = numbers(1000, 0.3);
-    writer.numbers(&state[..900]).expect("written");
-    writer.numbers(&state[900..]).expect("written");
+    let state = elements(1000, 0.3);
+    writer.elements(&state[..900]).expect("written");
+    writer.elements(&state[900..]).expect("written");
     writer.end_layer();
     writer
         .rows(&rows(100, 1.0), &rows(100, 6.0), 0..90)
@@ -199,7 +199,7 @@ fn layers_read_back_as_written() {
         // The sliding-window layer stores its last rows and some before them.
         for (layer, tokens, stored) in [(0, 90, 23), (1, 90, 0), (1, 40, 0), (0, 20, 23)] {
             let (mut keys, mut values) = (rows(110, 9.0), rows(110, 9.0));
-            let numbers = vault.layer(
+            let elements = vault.layer(
                 layer,
                 tokens,
                 &mut HostRows {
@@ -208,8 +208,8 @@ fn layers_read_back_as_written() {
                     space: &mut Vec::new(),
                 },
             );
-            let expected = [LayerNumbers::default(), beside()];
-            assert_eq!(numbers.expect("whole"), expected[layer]);
+            let expected = [LayerElements::default(), beside()];
+            assert_eq!(elements.expect("whole"), expected[layer]);
             for (found, salt) in [(keys, layer as f32), (values, layer as f32 + 5.0)] {
                 for h in 0..2 {
                     let mut expected = rows(110, 9.0).head(h).to_vec();
@@ -223,8 +223,11 @@ fn layers_read_back_as_written() {
             }
         }
         let (_, holds) = (shape(kind), beside());
-        for (measurement, numbers) in SUMS.iter().zip(&holds.measured) {
-            assert_eq!(holds.measurement(&shape(kind), *measurement), Some(numbers));
+        for (measurement, elements) in SUMS.iter().zip(&holds.measured) {
+            assert_eq!(
+                holds.measurement(&shape(kind), *measurement),
+                Some(elements)
+            );
         }
         let other = StoredMeasurement::QuerySums {
             skip: 4,
@@ -291,10 +294,10 @@ fn rows_are_read_through_buffers_of_any_size() {
                 bytes,
                 times,
             };
-            let numbers = vault.layer(1, 90, &mut narrow).expect("whole");
+            let elements = vault.layer(1, 90, &mut narrow).expect("whole");
             // A destination that accepts no more rows is not damage to the vault.
-            let all = narrow.times == 0 && numbers == beside();
-            let none = numbers == LayerNumbers::default();
+            let all = narrow.times == 0 && elements == beside();
+            let none = elements == LayerElements::default();
             let mut expected = rows(100, 6.0).head(1)[..90 * 32].to_vec();
             PackedRows::Q8_0.round(&mut expected, 32);
             let came = values.head(1) == expected;
@@ -443,7 +446,7 @@ fn a_second_writer_is_refused_until_the_first_is_dropped() {
     assert_eq!(folder.list().expect("a list")[0].tokens, 90);
 }
 
-/// A visit over a list with capacity for `most` numbers.
+/// A visit over a list with capacity for `most` elements.
 fn shown(list: &mut Vec<f32>, most: usize) -> impl FnMut(&mut dyn Snapshot) {
     move |through| {
         let mut count = list.len();
@@ -461,14 +464,14 @@ fn checkpoints_are_listed_evicted_and_checked_like_vaults() {
         tokens: 9,
         settings: "4 rows".into(),
     };
-    let mut numbers: Vec<f32> = (0..300_000).map(|i| i as f32).collect();
-    let most = numbers.len();
+    let mut elements: Vec<f32> = (0..300_000).map(|i| i as f32).collect();
+    let most = elements.len();
     let (place, folder) = folder(2 << 20);
     let mut save = |digit| {
         folder.save_checkpoint(
             &key(digit),
             of(),
-            &mut shown(&mut numbers, most),
+            &mut shown(&mut elements, most),
             &Stop::new(),
         )
     };
@@ -506,11 +509,11 @@ fn checkpoints_are_listed_evicted_and_checked_like_vaults() {
     let mut other = Vec::new();
     let found = folder.load_checkpoint(&key('c'), &mut shown(&mut other, most), &stop);
     assert!(matches!(found, Err(VaultError::Io { .. })));
-    let left = folder.save_checkpoint(&key('d'), of(), &mut shown(&mut numbers, most), &stop);
+    let left = folder.save_checkpoint(&key('d'), of(), &mut shown(&mut elements, most), &stop);
     assert!(matches!(left, Err(VaultError::Io { .. })) && other.is_empty());
     // The failed write had evicted the other vault, and left no partial file.
     assert!(files(&place).is_empty());
-    assert_eq!(read, numbers);
+    assert_eq!(read, elements);
 }
 
 #[test]
@@ -559,7 +562,7 @@ fn truncation_of_an_open_vault_is_an_error() {
     assert!(matches!(used, Err(VaultError::Damaged { .. })), "{used:?}");
 }
 
-/// A file with the same size and a valid checksum, but other kinds of numbers, would be misinterpreted.
+/// A file with the same size and a valid checksum, but other kinds of elements, would be misinterpreted.
 #[test]
 fn a_checkpoint_of_another_layout_is_refused() {
     let (place, folder) = folder(1 << 20);
@@ -575,7 +578,7 @@ fn a_checkpoint_of_another_layout_is_refused() {
     let mut floats = vec![0.0; 100];
     let mut take = |through: &mut dyn Snapshot| through.floats(&mut floats);
     let error = folder.load_checkpoint(&key('a'), &mut take, &Stop::new());
-    let error = error.expect_err("other numbers");
+    let error = error.expect_err("other elements");
     assert!(error.to_string().contains("another version"), "{error}");
     assert!(files(&place).is_empty(), "it is removed");
 }

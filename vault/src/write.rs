@@ -21,7 +21,7 @@ pub struct VaultWriter {
     start: u64,
     /// `[2 * kv_heads]`: every head's keys, then every head's values, of the current layer.
     heads: Vec<Part>,
-    /// The numbers after the rows.
+    /// The elements after the rows.
     behind: Part,
 }
 
@@ -159,32 +159,32 @@ impl VaultWriter {
         Ok(())
     }
 
-    /// Adds the numbers after the rows: queries, then each measurement in order.
+    /// Adds the elements after the rows: queries, then each measurement in order.
     ///
     /// # Errors
     /// As [`VaultWriter::packed`].
-    pub fn numbers(&mut self, numbers: &[f32]) -> Result<(), VaultError> {
-        self.write_numbers(numbers, |number| number.to_le_bytes())
+    pub fn elements(&mut self, elements: &[f32]) -> Result<(), VaultError> {
+        self.write_elements(elements, |number| number.to_le_bytes())
     }
 
-    /// [`VaultWriter::numbers`] for f64 numbers.
+    /// [`VaultWriter::elements`] for f64 elements.
     ///
     /// # Errors
     /// As [`VaultWriter::packed`].
-    pub fn sums(&mut self, numbers: &[f64]) -> Result<(), VaultError> {
-        self.write_numbers(numbers, |number| number.to_le_bytes())
+    pub fn sums(&mut self, elements: &[f64]) -> Result<(), VaultError> {
+        self.write_elements(elements, |number| number.to_le_bytes())
     }
 
-    fn write_numbers<T: Copy, const BYTES: usize>(
+    fn write_elements<T: Copy, const BYTES: usize>(
         &mut self,
-        numbers: &[T],
+        elements: &[T],
         bytes: fn(T) -> [u8; BYTES],
     ) -> Result<(), VaultError> {
         let rows = 2 * self.heads().kv_heads * self.footer.shape.head_bytes(self.layer());
         let mut piece = std::mem::take(&mut self.piece);
-        for numbers in numbers.chunks(PIECE / BYTES) {
+        for elements in elements.chunks(PIECE / BYTES) {
             piece.clear();
-            piece.extend(numbers.iter().flat_map(|&number| bytes(number)));
+            piece.extend(elements.iter().flat_map(|&number| bytes(number)));
             let at = self.start + rows as u64 + self.behind.bytes;
             self.behind.checksum.update(&piece);
             self.behind.bytes += piece.len() as u64;

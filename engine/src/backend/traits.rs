@@ -253,7 +253,7 @@ pub trait PrefillBackend {
     /// The compact layer.
     fn keep(&mut self, what: Keep<'_>) -> Result<CompactLayer, EngineError>;
 
-    /// The numbers of the current layer's state after the tokens so far, if the layer is recurrent.
+    /// The elements of the current layer's state after the tokens so far, if the layer is recurrent.
     fn state(&self) -> Option<[&[f32]; 2]>;
 
     /// Removes all rows but `surviving`, ascending, of the first `rows` rows from the residual stream.

@@ -43,7 +43,7 @@ impl CompactCache {
         self.layers.iter().map(CompactLayer::bytes_elsewhere).sum()
     }
 
-    /// Bytes of class tables, including the method's numbers per entry.
+    /// Bytes of class tables, including the method's elements per entry.
     pub fn table_bytes(&self) -> u64 {
         self.layers.iter().map(CompactLayer::table_bytes).sum()
     }

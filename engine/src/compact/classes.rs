@@ -20,7 +20,7 @@ pub(crate) struct Classes {
     /// Capacity per KV head, in entries.
     pub(super) capacity: usize,
     /// f32 values that the method keeps per entry.
-    pub(super) numbers: usize,
+    pub(super) elements: usize,
     /// `[kv_heads]`: entries in use.
     pub(super) entries: Vec<usize>,
     /// `[kv_heads, capacity]`: row of each entry's class.
@@ -42,7 +42,7 @@ impl Classes {
     /// Bytes of a layer's tables: `table.entries` per head for `kv_heads` heads, and a flag for each of
     /// `slots` rows.
     pub(crate) fn bytes_for(table: ClassTable, kv_heads: usize, slots: usize) -> u64 {
-        let entry = 3 * size_of::<u32>() + table.numbers * size_of::<f32>();
+        let entry = 3 * size_of::<u32>() + table.elements * size_of::<f32>();
         (kv_heads * table.entries * entry + slots * size_of::<bool>()) as u64
     }
 

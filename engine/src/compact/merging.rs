@@ -56,7 +56,7 @@ impl CompactLayer {
         let slots = kv_heads * table.entries;
         let mut classes = Classes {
             capacity: table.entries,
-            numbers: table.numbers,
+            elements: table.elements,
             entries: vec![0; kv_heads],
             classes: vec![0; slots],
             norms: vec![0.0; slots],
@@ -351,7 +351,7 @@ impl CompactLayer {
         self.classes.as_ref().map_or(0, |table| {
             let size = ClassTable {
                 entries: table.capacity,
-                numbers: table.numbers,
+                elements: table.elements,
             };
             Classes::bytes_for(size, self.kv_heads(), table.direction.len())
         })

@@ -32,13 +32,13 @@ impl QueryMoments {
         );
         self.shape = Some(shape);
         self.rows = 0;
-        for (numbers, len) in [(&mut self.sums, mean), (&mut self.products, square)] {
-            numbers.clear();
-            numbers.resize(len, 0.0);
+        for (elements, len) in [(&mut self.sums, mean), (&mut self.products, square)] {
+            elements.clear();
+            elements.resize(len, 0.0);
         }
-        for (numbers, len) in [(&mut self.mean, mean), (&mut self.covariance, square)] {
-            numbers.clear();
-            numbers.resize(len, 0.0);
+        for (elements, len) in [(&mut self.mean, mean), (&mut self.covariance, square)] {
+            elements.clear();
+            elements.resize(len, 0.0);
         }
     }
 

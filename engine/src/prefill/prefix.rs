@@ -27,7 +27,7 @@ use crate::backend;
 use crate::plan::PrefillPlan;
 use crate::shape::{head_shape, window_heads};
 use kept_vault::{
-    LAST_QUERIES, LayerNumbers, MAX_QUERIES, MIN_SHARED_TOKENS, StoredMeasurement, Vault,
+    LAST_QUERIES, LayerElements, MAX_QUERIES, MIN_SHARED_TOKENS, StoredMeasurement, Vault,
     VaultAccess, VaultError, VaultFolder, VaultKey, VaultShape, VaultUse, VaultWriter, shared,
 };
 
@@ -40,7 +40,7 @@ fn fits_model(vault: &Vault, model: &Model) -> bool {
     let windows = model.config().kinds.iter().map(|kind| kind.window);
     let heads = head_shape(model);
     let heads = [heads, window_heads(model).unwrap_or(heads)].map(Into::into);
-    vault.fits(heads, windows, state_numbers(model))
+    vault.fits(heads, windows, state_elements(model))
 }
 
 /// The key of `vault`, if it ends within the document of these `ids`.
@@ -68,13 +68,13 @@ fn rows_shape(model: &Model, tokens: usize, kind: PackedRows) -> VaultShape {
         kind,
         queries: 0,
         windows: kinds.map(|kind| kind.window).collect(),
-        state: state_numbers(model),
+        state: state_elements(model),
         measurements: Vec::new(),
     }
 }
 
-/// Numbers of a recurrent layer's state; 0 without recurrent layers.
-fn state_numbers(model: &Model) -> usize {
+/// Elements of a recurrent layer's state; 0 without recurrent layers.
+fn state_elements(model: &Model) -> usize {
     let shape = model.config().recurrent;
     shape.map_or(0, |shape| {
         RecurrentState::bytes_for(shape) as usize / size_of::<f32>()
@@ -101,7 +101,7 @@ pub(crate) struct Prefix {
     /// Whether `vault` holds exactly this prefix.
     same: bool,
     /// The vault's measurements and queries of the current layer.
-    numbers: LayerNumbers,
+    elements: LayerElements,
     /// Measurements taken from the vault.
     taken: Vec<StoredMeasurement>,
     writer: Option<VaultWriter>,
@@ -398,7 +398,7 @@ impl Prefix {
         plan: &PrefillPlan,
         written: Option<&VaultShape>,
     ) -> u64 {
-        let numbers = |shape: &VaultShape| {
+        let elements = |shape: &VaultShape| {
             let queries = shape.queries * self.width * size_of::<f32>();
             let measured = shape.measurements.iter();
             let measured = measured.map(|m| m.bytes(shape.heads, shape.tokens));
@@ -406,7 +406,7 @@ impl Prefix {
         };
         let reading = |vault: &Vault| {
             let ids = size_of_val(vault.ids()) as u64;
-            Vault::buffer_bytes() + numbers(vault.shape()) + ids
+            Vault::buffer_bytes() + elements(vault.shape()) + ids
         };
         let writing = |shape: &VaultShape| {
             VaultWriter::buffer_bytes() + (shape.queries * self.width * size_of::<f32>()) as u64

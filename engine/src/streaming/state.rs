@@ -24,8 +24,8 @@ impl Stream<'_> {
                 StreamLayer::Compressed(_, kept) => kept.snapshot(through),
                 StreamLayer::Ring(ring) => ring.snapshot(through),
                 StreamLayer::State(state) => {
-                    for numbers in state.numbers() {
-                        through.floats(numbers);
+                    for elements in state.elements() {
+                        through.floats(elements);
                     }
                 }
             }

@@ -90,7 +90,7 @@ mod tests {
         }]);
         let table = ClassTable {
             entries: 4,
-            numbers: 0,
+            elements: 0,
         };
         let layer = CompactLayer::gather(&keys, &keys, 4, &merged, &[3], Positions::Original)
             .with_table(&keys, &merged, table);

@@ -93,8 +93,8 @@ impl Header {
                 Err(error) => return Ok(describe(&beginning, tensors, Err(error))),
             };
             let mut header = describe(&whole, tensors, supported(&whole));
-            let numbers = |shape: &[usize]| shape.iter().map(|&n| n as u64).product::<u64>();
-            header.parameters = Some(whole.tensors().map(|t| numbers(&t.shape)).sum());
+            let elements = |shape: &[usize]| shape.iter().map(|&n| n as u64).product::<u64>();
+            header.parameters = Some(whole.tensors().map(|t| elements(&t.shape)).sum());
             return Ok(header);
         }
         header.ok_or(ModelError::NotGguf {
@@ -248,11 +248,11 @@ mod tests {
         assert_eq!(header.supported, Ok(()));
         assert_eq!(header.architecture.as_deref(), Some("llama"));
         assert_eq!(header.context, Some(model.config().context as u64));
-        let numbers = model
+        let elements = model
             .gguf()
             .tensors()
             .map(|t| t.shape.iter().product::<usize>() as u64);
-        assert_eq!(header.parameters, Some(numbers.sum()));
+        assert_eq!(header.parameters, Some(elements.sum()));
         assert_eq!(header.tensors, model.gguf().tensors().count());
         assert_eq!(header.split, None);
     }

@@ -298,10 +298,10 @@ impl<'a> Cursor<'a> {
             return malformed(format!("tensor {name} has {rank} dimensions"));
         }
         let mut shape = Vec::with_capacity(rank as usize);
-        let mut numbers = 1u64;
+        let mut elements = 1u64;
         for _ in 0..rank {
             let dim = self.u64()?;
-            numbers = numbers
+            elements = elements
                 .checked_mul(dim)
                 .filter(|n| (1..1 << 50).contains(n))
                 .map_or_else(
@@ -332,7 +332,7 @@ impl<'a> Cursor<'a> {
         if offset >= 1 << 62 {
             return malformed(format!("tensor {name} lies at {offset}"));
         }
-        let bytes = numbers as usize / block * block_bytes;
+        let bytes = elements as usize / block * block_bytes;
         Ok(TensorInfo {
             name,
             kind,

@@ -151,7 +151,7 @@ impl Block {
 
     pub(super) fn bytes(&self, config: &Config) -> u64 {
         let widths = config.width + 2 * self.columns + 2 * config.gate_width();
-        let numbers = self.rows * (widths + 3 * moe_scratch_width(config));
+        let elements = self.rows * (widths + 3 * moe_scratch_width(config));
         let rounded = self.rounded(config).map(QuantisedRows::bytes_for);
         let experts = config
             .experts
@@ -161,6 +161,6 @@ impl Block {
         let per_layer =
             (config.per_layer).map_or(0, |n| PerLayerScratch::bytes(config, n, self.rows));
         let rounded = rounded.iter().sum::<u64>();
-        (numbers * size_of::<f32>()) as u64 + rounded + experts + recurrent + per_layer
+        (elements * size_of::<f32>()) as u64 + rounded + experts + recurrent + per_layer
     }
 }

@@ -115,7 +115,7 @@ impl Method for Ems {
         plan.positions = self.positions;
         plan.table = Some(ClassTable {
             entries: self.rules(&plan).entries,
-            numbers: Head::NUMBERS,
+            elements: Head::ELEMENTS,
         });
         let rows = model.layers * model.kv_heads * prompt.slots(budget);
         plan.bytes = (rows * Head::ROW_BYTES) as u64;

@@ -166,8 +166,8 @@ impl ClassHead for Head {
 }
 
 impl Head {
-    /// f32 numbers per entry: three persistent and two scratch.
-    pub(crate) const NUMBERS: usize = 5;
+    /// f32 elements per entry: three persistent and two scratch.
+    pub(crate) const ELEMENTS: usize = 5;
 
     /// Bytes of scratch buffers per row.
     pub(crate) const ROW_BYTES: usize = size_of::<Option<ClassImportance>>()

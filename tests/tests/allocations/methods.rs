@@ -215,7 +215,7 @@ pub fn methods_hold_the_bytes_they_declare() {
             );
             // Scores per entry of a look-up table are counted with the table.
             let entries = |table: kept_engine::policies::ClassTable| {
-                (PROMPT + MAX_NEW_TOKENS).min(table.entries + 1) * table.numbers * size_of::<f32>()
+                (PROMPT + MAX_NEW_TOKENS).min(table.entries + 1) * table.elements * size_of::<f32>()
             };
             let counted = outcome.plan.table.map_or(0, entries) * heads;
             let said = outcome.plan.bytes as usize + counted;

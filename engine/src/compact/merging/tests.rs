@@ -27,7 +27,7 @@ fn layer() -> CompactLayer {
     }]);
     let table = ClassTable {
         entries: 6,
-        numbers: 3,
+        elements: 3,
     };
     CompactLayer::gather(&keys, &keys, 4, &kept, &[4], Positions::Original)
         .with_table(&keys, &kept, table)

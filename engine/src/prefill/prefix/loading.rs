@@ -2,7 +2,7 @@
 
 use kept_kernels::{PackedRows, Stop};
 use kept_policies::{ExpectedQueriesRequest, ScoreCacheKey};
-use kept_vault::{Numbers, Run, StoredMeasurement, VaultError, VaultRows, VaultWriter};
+use kept_vault::{MeasuredValues, Run, StoredMeasurement, VaultError, VaultRows, VaultWriter};
 
 use super::Prefix;
 use crate::observe::MeasurementBuffers;
@@ -26,7 +26,7 @@ impl Prefix {
                 outcome: Ok(()),
                 stop,
             };
-            self.numbers = vault.layer(layer, self.known, &mut tee)?;
+            self.elements = vault.layer(layer, self.known, &mut tee)?;
             if let Err(error) = tee.outcome {
                 self.give_up_writing(&error);
             }
@@ -44,10 +44,10 @@ impl Prefix {
     pub(in crate::prefill) fn append_queries(&self, from: usize, out: &mut Vec<f32>) {
         let Some(shape) = &self.shape else { return };
         let first = shape.tokens - shape.queries;
-        if from < self.known && !self.numbers.queries.is_empty() {
+        if from < self.known && !self.elements.queries.is_empty() {
             let stored = from.max(first) - first..self.known - first;
             out.extend_from_slice(
-                &self.numbers.queries[stored.start * self.width..stored.end * self.width],
+                &self.elements.queries[stored.start * self.width..stored.end * self.width],
             );
         }
     }
@@ -104,8 +104,8 @@ impl Prefix {
         true
     }
 
-    pub(super) fn stored(&self, measurement: StoredMeasurement) -> Option<&Numbers> {
-        self.numbers.measurement(self.shape.as_ref()?, measurement)
+    pub(super) fn stored(&self, measurement: StoredMeasurement) -> Option<&MeasuredValues> {
+        self.elements.measurement(self.shape.as_ref()?, measurement)
     }
 }
 

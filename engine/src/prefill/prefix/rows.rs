@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use kept_kernels::{RowStore, Stop};
-use kept_vault::{LayerNumbers, VaultError, VaultRows};
+use kept_vault::{LayerElements, VaultError, VaultRows};
 
 use super::Prefix;
 use super::writing::write_packed;
@@ -17,7 +17,7 @@ impl PrefixRows for Prefix {
         stop: &Stop,
     ) -> Result<(), VaultError> {
         self.queries.clear();
-        self.numbers = LayerNumbers::default();
+        self.elements = LayerElements::default();
         self.begin_document(layer, rows, stop)?;
         if let Some(turns) = &mut self.turns
             && let Some(error) = turns.begin_layer(layer, rows, stop)?
@@ -29,7 +29,7 @@ impl PrefixRows for Prefix {
 
     fn state(&self) -> Option<&[f32]> {
         let turns = self.turns.as_ref().map(|turns| turns.state.as_slice());
-        let own = Some(self.numbers.state.as_slice()).filter(|_| self.known > 0);
+        let own = Some(self.elements.state.as_slice()).filter(|_| self.known > 0);
         let mut states = [turns, own].into_iter().flatten();
         states.find(|state| !state.is_empty())
     }

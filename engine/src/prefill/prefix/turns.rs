@@ -175,7 +175,7 @@ impl TurnRows {
     /// Ends a layer after its last turn, with the `state` of a recurrent layer. After a stop, the vault is discarded.
     ///
     /// # Errors
-    /// As [`VaultWriter::numbers`]; nothing more is written then.
+    /// As [`VaultWriter::elements`]; nothing more is written then.
     pub(super) fn end_layer(
         &mut self,
         state: Option<[&[f32]; 2]>,
@@ -185,8 +185,8 @@ impl TurnRows {
             self.writer = None;
         }
         self.writing(|writer| {
-            for numbers in state.iter().flatten() {
-                writer.numbers(numbers)?;
+            for elements in state.iter().flatten() {
+                writer.elements(elements)?;
             }
             writer.end_layer();
             Ok(())

@@ -7,7 +7,7 @@ use kept_policies::ScoreCacheKey;
 
 use super::Prefix;
 use crate::observe::MeasurementBuffers;
-use kept_vault::{Numbers, RowsOf, StoredMeasurement, VaultError, VaultWriter};
+use kept_vault::{MeasuredValues, RowsOf, StoredMeasurement, VaultError, VaultWriter};
 
 /// A layer's results that the vault may store.
 pub(in crate::prefill) struct MeasuredForVault<'a> {
@@ -90,21 +90,25 @@ impl Prefix {
         measured: &MeasuredForVault<'_>,
     ) -> Result<(), VaultError> {
         let shape = writer.shape().clone();
-        for numbers in measured.state.iter().flatten() {
-            writer.numbers(numbers)?;
+        for elements in measured.state.iter().flatten() {
+            writer.elements(elements)?;
         }
         if shape.windows[layer].is_none() {
-            writer.numbers(&self.queries)?;
+            writer.elements(&self.queries)?;
             for measurement in shape.measurements {
                 match (measurement, self.stored(measurement)) {
                     // Values stored for this very document are copied: they were not measured again, or gave
                     // the same result.
-                    (_, Some(Numbers::Single(stored))) if self.same => writer.numbers(stored)?,
-                    (_, Some(Numbers::Double(stored))) if self.same => writer.sums(stored)?,
+                    (_, Some(MeasuredValues::Single(stored))) if self.same => {
+                        writer.elements(stored)?
+                    }
+                    (_, Some(MeasuredValues::Double(stored))) if self.same => {
+                        writer.sums(stored)?
+                    }
                     (StoredMeasurement::ColumnSums, _) => {
                         let sums = measured.column_sums.chunks_exact(measured.tokens);
                         for sums in sums {
-                            writer.numbers(&sums[..self.tokens])?;
+                            writer.elements(&sums[..self.tokens])?;
                         }
                     }
                     (StoredMeasurement::QuerySums { skip, products }, _) => {
@@ -112,7 +116,7 @@ impl Prefix {
                     }
                     (StoredMeasurement::Reconstruction { .. }, _) => {
                         for scores in measured.reconstruction.chunks_exact(measured.tokens) {
-                            writer.numbers(&scores[..self.tokens])?;
+                            writer.elements(&scores[..self.tokens])?;
                         }
                     }
                     // Scores are the last measurements of a layer.
@@ -138,7 +142,7 @@ impl Prefix {
             return;
         };
         let mut heads = scores.iter();
-        match heads.try_for_each(|head| writer.numbers(&head[..self.tokens])) {
+        match heads.try_for_each(|head| writer.elements(&head[..self.tokens])) {
             Ok(()) => writer.end_layer(),
             Err(error) => self.give_up_writing(&error),
         }
