@@ -117,7 +117,7 @@ impl Engine {
                 max_tokens: ask.max_tokens,
                 stop: answering.stop,
                 prompt_tokens: report.prompt_tokens,
-                beside: MemoryNow {
+                base_memory: MemoryNow {
                     weights: ledger.weights,
                     tables: read.method_bytes,
                     scratch: ledger.rope + ledger.decode,

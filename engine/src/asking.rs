@@ -173,21 +173,21 @@ impl Engine {
     fn prompt_of(&self, ask: &Ask<'_>, stop: &Stop) -> Result<Prompt, EngineError> {
         let streaming = ask.limits.streaming;
         let text = ask.text();
-        let within = || Prompt::of(self.model(), &text, stop);
-        let long = || Prompt::of_any_length(self.model(), &text, stop);
+        let encode = || Prompt::of(self.model(), &text, stop);
+        let encode_long = || Prompt::of_any_length(self.model(), &text, stop);
         if ask.method.name == AUTO {
             return match streaming {
-                Streaming::Off => within(),
-                _ => long(),
+                Streaming::Off => encode(),
+                _ => encode_long(),
             };
         }
         let method = ask.method.build()?.name();
         match streaming {
-            Streaming::Off => within(),
+            Streaming::Off => encode(),
             Streaming::Auto if !kept_policies::STREAMING.contains(&method) => {
-                within().map_err(|e| e.under_method(method))
+                encode().map_err(|e| e.under_method(method))
             }
-            _ => long(),
+            _ => encode_long(),
         }
     }
 

@@ -36,7 +36,7 @@ pub(crate) struct DecodeLoop<'w, 'a> {
     pub(crate) prompt_tokens: usize,
     /// Memory in use other than rows: weights; in `tables` the method's data; in `scratch` RoPE tables and the loop's
     /// buffers.
-    pub(crate) beside: MemoryNow,
+    pub(crate) base_memory: MemoryNow,
 }
 
 impl DecodeLoop<'_, '_> {
@@ -116,14 +116,14 @@ impl DecodeLoop<'_, '_> {
         let kept = cache.kv_bytes();
         MemoryNow {
             kept,
-            tables: cache.table_bytes() + self.beside.tables,
+            tables: cache.table_bytes() + self.base_memory.tables,
             kept_full: full_cache_bytes(
                 self.model.config(),
                 self.prompt_tokens + tokens,
                 cache.kind,
             ),
-            scratch: self.beside.scratch + cache.allocated_bytes() - kept,
-            ..self.beside
+            scratch: self.base_memory.scratch + cache.allocated_bytes() - kept,
+            ..self.base_memory
         }
     }
 }

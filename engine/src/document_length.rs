@@ -53,19 +53,20 @@ impl DocumentLength {
         let text = PromptText::new(document, ORDINARY_QUESTION);
         let prompt = Prompt::encode(model, &text, &Stop::new())?;
         let refusal = prompt.too_long(model, document)?;
-        let beyond = matches!(refusal, Some(EngineError::TooLong { .. }));
+        let needs_streaming = matches!(refusal, Some(EngineError::TooLong { .. }));
         Ok(Self {
             tokens: prompt.document.len(),
             estimated: false,
             prompt_tokens: prompt.len(),
             prompt: prompt.shape(),
-            prefix_ids: if refusal.is_none() || beyond {
+            prefix_ids: if refusal.is_none() || needs_streaming {
                 prompt.ids[..prompt.document.end].to_vec()
             } else {
                 Vec::new()
             },
-            too_long: refusal.filter(|_| !beyond),
-            streaming: beyond.then(|| streaming_note(model, &format!("{} tokens", prompt.len()))),
+            too_long: refusal.filter(|_| !needs_streaming),
+            streaming: needs_streaming
+                .then(|| streaming_note(model, &format!("{} tokens", prompt.len()))),
         })
     }
 }

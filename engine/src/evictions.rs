@@ -198,8 +198,9 @@ mod tests {
             for (step, lost) in lost.chunks(every).enumerate() {
                 for token in 0..tokens {
                     let expected: u32 = lost.iter().map(|of_step| of_step[token]).sum();
-                    let of = |one: &&Evicted| (one.step, one.token) == (step as u32, token as u32);
-                    let evicted = record.evicted().iter().filter(of);
+                    let is_same =
+                        |one: &&Evicted| (one.step, one.token) == (step as u32, token as u32);
+                    let evicted = record.evicted().iter().filter(is_same);
                     assert_eq!(evicted.map(|one| one.holders).sum::<u32>(), expected);
                 }
             }

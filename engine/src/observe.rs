@@ -88,7 +88,7 @@ impl<'a> LastQueries<'a> {
         self.scores(self.last(weighted_window.rows), Some(&weights), out, stop)
     }
 
-    /// As [`LastQueries::weighted_window`], but only for the keys `among`, ascending and before those rows; 0
+    /// As [`LastQueries::weighted_window`], but only for the keys `candidates`, ascending and before those rows; 0
     /// for other keys.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl<'a> LastQueries<'a> {
     pub fn ramp_among(
         &self,
         weighted_window: WeightedWindow,
-        among: &[u32],
+        candidates: &[u32],
         out: &mut Vec<f32>,
         stop: &Stop,
     ) -> Result<(), Stopped> {
@@ -104,7 +104,7 @@ impl<'a> LastQueries<'a> {
         out.clear();
         out.resize(self.shape.q_heads * self.tokens, 0.0);
         let task = self.window(self.last(weighted_window.rows), Some(&weights));
-        window_scores_among(&task, among, out, stop)
+        window_scores_among(&task, candidates, out, stop)
     }
 
     /// Writes `bits [kv_heads, n, words]` as in [`LowAttention`](kept_policies::LowAttention), for the last

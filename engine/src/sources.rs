@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn a_passage_with_other_numbers_is_no_source() {
         let document = "The code of Ann is 2906. The code of Bo is 4711. Cy has one, too.";
-        let of = |passage: usize, text: &str| {
+        let source = |passage: usize, text: &str| {
             let passages = Passages {
                 ranges: vec![0..24, 25..48, 49..65],
                 evidence: vec![0.0; 3],
@@ -217,11 +217,11 @@ mod tests {
             };
             passages.of_sentence(document, text, &(0..text.len()))
         };
-        assert_eq!(of(0, "The code is 4711."), None);
-        assert_eq!(of(1, "The code is 4711."), Some(1));
-        assert_eq!(of(1, "The 2 codes are 2906 and 4711."), Some(1));
-        assert_eq!(of(0, "The code is secret."), Some(0), "no number");
-        assert_eq!(of(2, "Cy has 1."), Some(2), "a number in words");
-        assert_eq!(of(0, "7. The code is secret."), Some(0), "a list item");
+        assert_eq!(source(0, "The code is 4711."), None);
+        assert_eq!(source(1, "The code is 4711."), Some(1));
+        assert_eq!(source(1, "The 2 codes are 2906 and 4711."), Some(1));
+        assert_eq!(source(0, "The code is secret."), Some(0), "no number");
+        assert_eq!(source(2, "Cy has 1."), Some(2), "a number in words");
+        assert_eq!(source(0, "7. The code is secret."), Some(0), "a list item");
     }
 }

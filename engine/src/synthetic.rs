@@ -117,8 +117,8 @@ fn random_rows(kv_heads: usize, rows: usize, head_dim: usize, seed: u64) -> RowS
     for head in 0..kv_heads {
         let pieces = store.head_mut(head).chunks_mut(ROWS_AT_ONCE * head_dim);
         let mut pieces: Vec<&mut [f32]> = pieces.collect();
-        let before = |piece: usize| (piece * ROWS_AT_ONCE * kv_heads + head) * head_dim;
-        let begin = |piece: usize| Steps::repeated(before(piece)).apply(seed);
+        let first = |piece: usize| (piece * ROWS_AT_ONCE * kv_heads + head) * head_dim;
+        let begin = |piece: usize| Steps::repeated(first(piece)).apply(seed);
         let mut begins: Vec<u64> = (0..pieces.len()).map(begin).collect();
         threads::for_each_pair(&mut pieces, &mut begins, |_, piece, begin| {
             for row in piece.chunks_exact_mut(head_dim) {

@@ -145,7 +145,7 @@ impl Votes {
             }
         };
         let mut heads: Vec<_> = self.heads.iter().map(head).collect();
-        heads.sort_by_key(|of| (of.layer, of.head));
+        heads.sort_by_key(|seen| (seen.layer, seen.head));
         heads
     }
 

@@ -104,7 +104,7 @@ pub fn add_column_sums(
     );
     stop.check()?;
     let reduction = Reduction::AddProbabilities {
-        among: None,
+        candidates: None,
         log_sum_exp,
         row_weight: 1.0,
         stride: columns,

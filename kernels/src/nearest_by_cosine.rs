@@ -171,8 +171,8 @@ mod tests {
             let (keys, values) = (rows(n, dim, 0.3), rows(n, dim, 1.9));
             let others: Vec<u32> = (0..others).map(|i| (i * 7 % n) as u32).collect();
             let tokens: Vec<u32> = (0..n as u32).rev().collect();
-            let cosine = |of: &[f32], a: u32, b: u32| -> f64 {
-                let row = |t: u32| &of[t as usize * dim..][..dim];
+            let cosine = |side: &[f32], a: u32, b: u32| -> f64 {
+                let row = |t: u32| &side[t as usize * dim..][..dim];
                 let dot = |a: &[f32], b: &[f32]| -> f64 {
                     let pairs = a.iter().zip(b);
                     pairs.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()

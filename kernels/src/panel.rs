@@ -65,7 +65,7 @@ pub(crate) unsafe fn product<V: Lanes>(
             2 => product_across::<V, 2>(rows, steps, left, right, rescale, out),
             3 => product_across::<V, 3>(rows, steps, left, right, rescale, out),
             4 => product_across::<V, 4>(rows, steps, left, right, rescale, out),
-            across => unreachable!("a panel of {across} vectors"),
+            vectors => unreachable!("a panel of {vectors} vectors"),
         }
     }
 }
@@ -131,9 +131,9 @@ unsafe fn register_tile<V: Lanes, const ROWS: usize, const ACROSS: usize>(
             }
         }
         for step in 0..steps {
-            let mut across = [V::splat(0.0); ACROSS];
-            for (v, across) in across.iter_mut().enumerate() {
-                *across = V::load(right.add((step * ACROSS + v) * V::N));
+            let mut loaded = [V::splat(0.0); ACROSS];
+            for (v, value) in loaded.iter_mut().enumerate() {
+                *value = V::load(right.add((step * ACROSS + v) * V::N));
             }
             for (row, sums) in sums.iter_mut().enumerate() {
                 let factor = V::splat(
@@ -141,8 +141,8 @@ unsafe fn register_tile<V: Lanes, const ROWS: usize, const ACROSS: usize>(
                         .start
                         .add(row * left.row_stride + step * left.step_stride),
                 );
-                for (sum, across) in sums.iter_mut().zip(across) {
-                    *sum = factor.mul_add(across, *sum);
+                for (sum, value) in sums.iter_mut().zip(loaded) {
+                    *sum = factor.mul_add(value, *sum);
                 }
             }
         }
@@ -154,7 +154,7 @@ unsafe fn register_tile<V: Lanes, const ROWS: usize, const ACROSS: usize>(
     }
 }
 
-/// Running softmax of one panel, `[across * N]` each.
+/// Running softmax of one panel, `[vectors * N]` each.
 #[derive(Clone, Copy)]
 pub(crate) struct OnlineSoftmax {
     /// Largest logit so far; start with [`LOWEST_LOGIT`].
@@ -173,15 +173,15 @@ pub(crate) struct OnlineSoftmax {
 #[inline(always)]
 pub(crate) unsafe fn softmax_tile<V: Lanes>(
     keys: usize,
-    across: usize,
+    vectors: usize,
     logits: *mut f32,
     last_visible: Option<*const f32>,
     running: OnlineSoftmax,
 ) {
-    let width = across * V::N;
+    let width = vectors * V::N;
     // SAFETY: guaranteed by the caller.
     unsafe {
-        for v in 0..across {
+        for v in 0..vectors {
             let column = v * V::N;
             let logits = logits.add(column);
             if let Some(last_visible) = last_visible {
@@ -234,10 +234,10 @@ pub(crate) fn hide_before(logits: &mut [f32], width: usize, first_seen: impl Fn(
 /// in [`softmax_tile`]. One key per element of `out`.
 ///
 /// # Safety
-/// Pointers cover `[keys][across * N]` and `[across * N]`, and the caller runs at the level of `V`.
+/// Pointers cover `[keys][vectors * N]` and `[vectors * N]`, and the caller runs at the level of `V`.
 #[inline(always)]
 pub(crate) unsafe fn add_probabilities<V: Lanes>(
-    across: usize,
+    vectors: usize,
     logits: *const f32,
     last_visible: Option<*const f32>,
     log_sum_exp: *const f32,
@@ -250,9 +250,9 @@ pub(crate) unsafe fn add_probabilities<V: Lanes>(
         for first in (0..keys).step_by(4) {
             let mut sums = [V::splat(0.0); 4];
             for (key, sum) in (first..keys).zip(&mut sums) {
-                for v in 0..across {
+                for v in 0..vectors {
                     let column = v * V::N;
-                    let mut logit = V::load(logits.add(key * across * V::N + column));
+                    let mut logit = V::load(logits.add(key * vectors * V::N + column));
                     if let Some(last_visible) = last_visible {
                         let (last, key) = (V::load(last_visible.add(column)), V::splat(key as f32));
                         logit = V::select_less(last, key, V::splat(f32::NEG_INFINITY), logit);
@@ -272,10 +272,10 @@ pub(crate) unsafe fn add_probabilities<V: Lanes>(
 /// as in [`softmax_tile`]. One key per element of `out`. A log-sum-exp of infinity excludes a lane.
 ///
 /// # Safety
-/// Pointers cover `[keys][across * N]` and `[across * N]`, and the caller runs at the level of `V`.
+/// Pointers cover `[keys][vectors * N]` and `[vectors * N]`, and the caller runs at the level of `V`.
 #[inline(always)]
 pub(crate) unsafe fn max_probabilities<V: Lanes>(
-    across: usize,
+    vectors: usize,
     logits: *const f32,
     last_visible: Option<*const f32>,
     log_sum_exp: *const f32,
@@ -286,9 +286,9 @@ pub(crate) unsafe fn max_probabilities<V: Lanes>(
         // SAFETY: guaranteed by the caller; a vector has at most `WIDEST` elements.
         unsafe {
             let mut largest = V::splat(f32::NEG_INFINITY);
-            for v in 0..across {
+            for v in 0..vectors {
                 let column = v * V::N;
-                let mut logit = V::load(logits.add(key * across * V::N + column));
+                let mut logit = V::load(logits.add(key * vectors * V::N + column));
                 if let Some(last_visible) = last_visible {
                     let (last, key) = (V::load(last_visible.add(column)), V::splat(key as f32));
                     logit = V::select_less(last, key, V::splat(f32::NEG_INFINITY), logit);
@@ -305,20 +305,20 @@ pub(crate) unsafe fn max_probabilities<V: Lanes>(
 /// `logits[key][lane] = exp(logits[key][lane] - log_sum_exp[lane])`, including hidden keys.
 ///
 /// # Safety
-/// Pointers cover `[keys][across * N]` and `[across * N]`, and the caller runs at the level of `V`.
+/// Pointers cover `[keys][vectors * N]` and `[vectors * N]`, and the caller runs at the level of `V`.
 #[inline(always)]
 pub(crate) unsafe fn to_probabilities<V: Lanes>(
     keys: usize,
-    across: usize,
+    vectors: usize,
     logits: *mut f32,
     log_sum_exp: *const f32,
 ) {
     // SAFETY: guaranteed by the caller.
     unsafe {
-        for v in 0..across {
+        for v in 0..vectors {
             let lse = V::load(log_sum_exp.add(v * V::N));
             for key in 0..keys {
-                let at = logits.add((key * across + v) * V::N);
+                let at = logits.add((key * vectors + v) * V::N);
                 V::load(at).sub(lse).exp().store(at);
             }
         }
@@ -329,11 +329,11 @@ pub(crate) unsafe fn to_probabilities<V: Lanes>(
 /// else overwrites it. Infinity where the key is hidden, as in [`softmax_tile`].
 ///
 /// # Safety
-/// Pointers cover `[keys][across * N]` and `[across * N]`, and the caller runs at the level of `V`.
+/// Pointers cover `[keys][vectors * N]` and `[vectors * N]`, and the caller runs at the level of `V`.
 #[inline(always)]
 pub(crate) unsafe fn sum_group_probabilities<V: Lanes>(
     keys: usize,
-    across: usize,
+    vectors: usize,
     logits: *const f32,
     last_visible: Option<*const f32>,
     log_sum_exp: *const f32,
@@ -342,8 +342,8 @@ pub(crate) unsafe fn sum_group_probabilities<V: Lanes>(
 ) {
     // SAFETY: guaranteed by the caller.
     unsafe {
-        for (key, column) in (0..keys).flat_map(|key| (0..across).map(move |v| (key, v * V::N))) {
-            let at = key * across * V::N + column;
+        for (key, column) in (0..keys).flat_map(|key| (0..vectors).map(move |v| (key, v * V::N))) {
+            let at = key * vectors * V::N + column;
             let lse = V::load(log_sum_exp.add(column));
             let mut p = V::load(logits.add(at)).sub(lse).exp();
             if let Some(last_visible) = last_visible {

@@ -85,21 +85,21 @@ unsafe fn add_head_gram_lanes<V: Lanes>(rows: HeadRows<'_>, sums: &mut [f64], sc
             to[lanes..].fill(0.0);
         }
         // Rows above this panel's first column lie above the diagonal, which is not used.
-        let below = dim - column;
+        let rows_left = dim - column;
         let left = Strided {
             start: values[first + column..].as_ptr(),
             row_stride: 1,
             step_stride: stride,
         };
         let shape = ProductShape {
-            rows: below,
+            rows: rows_left,
             steps: values.len() / stride,
             width,
         };
         let (right, out) = (packed.as_ptr(), products.as_mut_ptr());
         // SAFETY: the caller guarantees the level; sizes as drawn above.
         unsafe { product::<V>(shape, left, right, None, out) };
-        for (i, products) in products.chunks_exact(width).take(below).enumerate() {
+        for (i, products) in products.chunks_exact(width).take(rows_left).enumerate() {
             let line = &mut sums[(column + i) * dim + column..][..lanes.min(i + 1)];
             let pairs = line.iter_mut().zip(products);
             pairs.for_each(|(sum, x)| *sum += f64::from(*x));
@@ -243,7 +243,7 @@ mod tests {
     fn products_are_added_up_for_each_head_below_the_diagonal() {
         for (n, heads, dim) in [(1, 1, 8), (70, 3, 20), (1300, 2, 80), (40, 1, 130)] {
             let rows = numbers(n * heads * dim, 0.3);
-            let of =
+            let element =
                 |r: usize, head: usize, i: usize| f64::from(rows[(r * heads + head) * dim + i]);
             for level in SimdLevel::available() {
                 let mut sums = vec![1.0f64; heads * dim * dim];
@@ -252,7 +252,8 @@ mod tests {
                     for i in 0..dim {
                         for j in 0..dim {
                             let found = sums[(head * dim + i) * dim + j];
-                            let products = (0..n).map(|r| of(r, head, i) * of(r, head, j));
+                            let products =
+                                (0..n).map(|r| element(r, head, i) * element(r, head, j));
                             let lengths: f64 = products.clone().map(f64::abs).sum();
                             let expected = 1.0 + if j <= i { products.sum() } else { 0.0 };
                             assert!(

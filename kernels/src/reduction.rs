@@ -53,10 +53,10 @@ pub(crate) enum Reduction<'a> {
         sum: SharedMut<'a, f32>,
     },
     /// Adds the weighted probabilities of the rows to `out [q_heads, stride]`; `log_sum_exp` is `[q_heads, w]`, and
-    /// `row_weight` applies if the task has no weights. With `among`, only these keys are visited, and every row must
-    /// see all of them: key and column i are then key `among[i]`.
+    /// `row_weight` applies if the task has no weights. With `candidates`, only these keys are visited, and every row
+    /// must see all of them: key and column i are then key `candidates[i]`.
     AddProbabilities {
-        among: Option<&'a [u32]>,
+        candidates: Option<&'a [u32]>,
         log_sum_exp: &'a [f32],
         row_weight: f32,
         stride: usize,
@@ -86,9 +86,9 @@ pub(crate) enum Reduction<'a> {
 
 impl<'a> Reduction<'a> {
     /// The visited keys, if not all.
-    fn among(&self) -> Option<&'a [u32]> {
+    fn candidates(&self) -> Option<&'a [u32]> {
         match self {
-            Reduction::AddProbabilities { among, .. } => *among,
+            Reduction::AddProbabilities { candidates, .. } => *candidates,
             _ => None,
         }
     }
@@ -116,8 +116,8 @@ unsafe fn visit_span_lanes<V: Lanes>(
 ) {
     let mut buffers = Buffers::new::<V>(scratch, rows, &task.shape);
     load_rows::<V>(task, rows, reduction, &mut buffers);
-    let among = reduction.among();
-    let end = match among {
+    let candidates = reduction.candidates();
+    let end = match candidates {
         Some(_) => columns.end,
         None => columns.end.min(task.last_key(rows.last_row()) + 1),
     };
@@ -129,7 +129,7 @@ unsafe fn visit_span_lanes<V: Lanes>(
         let tile = Tile {
             first,
             count,
-            causal: among.is_none() && task.last_key(rows.first) < first + count - 1,
+            causal: candidates.is_none() && task.last_key(rows.first) < first + count - 1,
         };
         // SAFETY: guaranteed by the caller.
         unsafe { visit_tile::<V>(task, rows, reduction, &tile, &mut buffers) };
@@ -322,9 +322,9 @@ fn tile_keys(
 ) -> Strided {
     let head_dim = task.shape.head_dim;
     let keys = task.keys.head(rows.kv_head);
-    let keys = match reduction.among() {
-        Some(among) => {
-            let numbers = among[tile.first..tile.first + tile.count].iter();
+    let keys = match reduction.candidates() {
+        Some(candidates) => {
+            let numbers = candidates[tile.first..tile.first + tile.count].iter();
             for (to, &number) in gathered.chunks_exact_mut(head_dim).zip(numbers) {
                 to.copy_from_slice(&keys[number as usize * head_dim..][..head_dim]);
             }
@@ -353,7 +353,7 @@ unsafe fn reduce_panel<V: Lanes>(
     buffers: &mut Buffers<'_>,
 ) {
     let (count, width) = (tile.count, buffers.width::<V>(start));
-    let across = width / V::N;
+    let vectors = width / V::N;
     let (g, first) = (start / buffers.lanes, start % buffers.lanes);
     let head = rows.kv_head * task.shape.group() + g;
     let visible = tile.causal.then_some(buffers.visible[first..].as_ptr());
@@ -369,20 +369,20 @@ unsafe fn reduce_panel<V: Lanes>(
                     sum: sum_or_weight,
                     rescale: buffers.rescale[start..].as_mut_ptr(),
                 };
-                softmax_tile::<V>(count, across, logits, visible, running);
+                softmax_tile::<V>(count, vectors, logits, visible, running);
             }
             Reduction::AddProbabilities { out, stride, .. } => {
                 let at = head * stride + tile.first;
                 let out = out.part(at..at + count);
-                add_probabilities::<V>(across, logits, visible, max_or_lse, sum_or_weight, out);
+                add_probabilities::<V>(vectors, logits, visible, max_or_lse, sum_or_weight, out);
             }
             Reduction::MaxProbability { columns, out, .. } => {
                 let at = head * columns.len() + tile.first - columns.start;
                 let out = out.part(at..at + count);
-                max_probabilities::<V>(across, logits, visible, max_or_lse, out);
+                max_probabilities::<V>(vectors, logits, visible, max_or_lse, out);
             }
             Reduction::WriteProbabilities { out, stride, .. } => {
-                to_probabilities::<V>(count, across, logits, max_or_lse);
+                to_probabilities::<V>(count, vectors, logits, max_or_lse);
                 for lane in 0..width.min(rows.rows.saturating_sub(first)) {
                     let row = rows.first + first + lane;
                     let seen = count.min((task.last_key(row) + 1).saturating_sub(tile.first));
@@ -396,7 +396,7 @@ unsafe fn reduce_panel<V: Lanes>(
                 let sums = buffers.group_probabilities[TILE * first..].as_mut_ptr();
                 sum_group_probabilities::<V>(
                     count,
-                    across,
+                    vectors,
                     logits,
                     visible,
                     max_or_lse,

@@ -235,8 +235,8 @@ impl RowStore {
         } else {
             self.f16_slots(h).filter(|&row| row < rows).count()
         };
-        let of = |kind: CacheType| kind.row_bytes(self.head_dim);
-        (rows - wide) * of(packed.kind) + wide * of(packed.kind.wide())
+        let row_bytes = |kind: CacheType| kind.row_bytes(self.head_dim);
+        (rows - wide) * row_bytes(packed.kind) + wide * row_bytes(packed.kind.wide())
     }
 
     /// Bytes of row `r` of head `h`.

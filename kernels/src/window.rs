@@ -36,29 +36,30 @@ pub fn window_scores(task: &WindowScores<'_>, out: &mut [f32], stop: &Stop) -> R
     write_scores(task, None, out, stop)
 }
 
-/// [`window_scores`] of the keys `among` only, which ascend and lie before the window; all other scores are 0.
+/// [`window_scores`] of the keys `candidates` only, which ascend and lie before the window; all other scores are 0.
 ///
 /// # Errors
 /// [`Stopped`], after [`Stop::request`].
 ///
 /// # Panics
-/// If a shape does not match, or `among` does not ascend or reaches into the window.
+/// If a shape does not match, or `candidates` does not ascend or reaches into the window.
 pub fn window_scores_among(
     task: &WindowScores<'_>,
-    among: &[u32],
+    candidates: &[u32],
     out: &mut [f32],
     stop: &Stop,
 ) -> Result<(), Stopped> {
     task.check(out);
     let before = (task.tokens - task.rows()) as u32;
     assert!(
-        among.is_sorted_by(|a, b| a < b) && among.last().is_none_or(|&last| last < before),
+        candidates.is_sorted_by(|a, b| a < b)
+            && candidates.last().is_none_or(|&last| last < before),
         "keys that ascend, before the window at {before}"
     );
-    write_scores(task, Some(among), out, stop)?;
+    write_scores(task, Some(candidates), out, stop)?;
     for row in out.chunks_exact_mut(task.tokens) {
-        // Column i belongs to key `among[i] >= i`, so moving from the end overwrites no score.
-        for (i, &key) in among.iter().enumerate().rev() {
+        // Column i belongs to key `candidates[i] >= i`, so moving from the end overwrites no score.
+        for (i, &key) in candidates.iter().enumerate().rev() {
             let score = std::mem::take(&mut row[i]);
             row[key as usize] = score;
         }
@@ -66,21 +67,21 @@ pub fn window_scores_among(
     Ok(())
 }
 
-/// Writes the scores of all keys, or of the keys `among` in the first columns of `out`; the others are 0.
+/// Writes the scores of all keys, or of the keys `candidates` in the first columns of `out`; the others are 0.
 fn write_scores(
     task: &WindowScores<'_>,
-    among: Option<&[u32]>,
+    candidates: Option<&[u32]>,
     out: &mut [f32],
     stop: &Stop,
 ) -> Result<(), Stopped> {
     stop.check()?;
     out.fill(0.0);
-    if among.map_or(task.keys_of_rows(task.rows()), <[u32]>::len) == 0 {
+    if candidates.map_or(task.keys_of_rows(task.rows()), <[u32]>::len) == 0 {
         return Ok(()); // no key before the window to normalise over
     }
     let log_sum_exp = log_sum_exp_of(task, stop)?;
     let reduction = Reduction::AddProbabilities {
-        among,
+        candidates,
         log_sum_exp: &log_sum_exp,
         row_weight: 1.0 / task.rows() as f32,
         stride: task.tokens,
@@ -97,8 +98,9 @@ pub(crate) fn visit_columns(
 ) -> Result<(), Stopped> {
     let keys = match reduction {
         Reduction::AddProbabilities {
-            among: Some(among), ..
-        } => among.len(),
+            candidates: Some(candidates),
+            ..
+        } => candidates.len(),
         _ => task.keys_of_rows(task.rows()),
     };
     // The result at a key does not depend on the span boundaries; short spans keep all threads busy on a short prompt.

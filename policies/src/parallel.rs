@@ -65,8 +65,10 @@ pub(crate) fn par_map<A: Send, B: Send>(
     results.collect()
 }
 
-fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// `[n]` numbers, initialised to 0 and computed part by part: `f(first, part)` computes those from token `first` on,

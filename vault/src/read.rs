@@ -95,7 +95,7 @@ pub trait VaultRows {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     /// Keys or values.
-    pub of: RowsOf,
+    pub side: RowsOf,
     /// The KV head.
     pub head: usize,
     /// Token of the first row.
@@ -136,7 +136,7 @@ impl VaultRows for HostRows<'_> {
 
     fn take(&mut self, kind: PackedRows, runs: &[Run]) {
         for run in runs {
-            let store = match run.of {
+            let store = match run.side {
                 RowsOf::Keys => &mut *self.keys,
                 RowsOf::Values => &mut *self.values,
             };
@@ -330,7 +330,7 @@ impl Vault {
                 let wanted = tokens.saturating_sub(token) * row_bytes;
                 if wanted > 0 {
                     runs.push(Run {
-                        of: RowsOf::BOTH[run / heads.kv_heads],
+                        side: RowsOf::BOTH[run / heads.kv_heads],
                         head: run % heads.kv_heads,
                         first: token,
                         at: at - first..next.min(at + wanted) - first,

@@ -118,11 +118,11 @@ fn write_in_chunks(folder: &VaultFolder, key: &VaultKey, kind: PackedRows) {
         let stores = [rows(100, salt), rows(100, salt + 5.0)];
         for first in (0..90).step_by(17) {
             let end = 90.min(first + 17);
-            for (of, store) in RowsOf::BOTH.into_iter().zip(&stores) {
+            for (side, store) in RowsOf::BOTH.into_iter().zip(&stores) {
                 for head in [1, 0] {
                     let mut packed = vec![0; (end - first) * kind.row_bytes(32)];
                     kind.pack(&store.head(head)[first * 32..end * 32], 32, &mut packed);
-                    writer.packed(of, head, first, &packed).expect("written");
+                    writer.packed(side, head, first, &packed).expect("written");
                 }
             }
         }

@@ -101,7 +101,7 @@ impl VaultWriter {
     /// If rows before these are missing.
     pub fn packed(
         &mut self,
-        of: RowsOf,
+        side: RowsOf,
         head: usize,
         first: usize,
         packed: &[u8],
@@ -115,7 +115,7 @@ impl VaultWriter {
             return Ok(());
         }
         let packed = &packed[(from - first) * row_bytes..(end - first) * row_bytes];
-        let which = of as usize * heads.kv_heads + head;
+        let which = side as usize * heads.kv_heads + head;
         let before = ((from - kept.start) * row_bytes) as u64;
         assert_eq!(self.heads[which].bytes, before, "rows before token {from}");
         let head_bytes = self.footer.shape.head_bytes(self.layer()) as u64;
@@ -145,13 +145,13 @@ impl VaultWriter {
         let which = which.start.max(kept.start)..which.end;
         let at_once = self.rows_of_a_piece();
         let mut piece = std::mem::take(&mut self.piece);
-        for (of, store) in RowsOf::BOTH.into_iter().zip([keys, values]) {
+        for (side, store) in RowsOf::BOTH.into_iter().zip([keys, values]) {
             for head in 0..heads.kv_heads {
                 for first in which.clone().step_by(at_once) {
                     let end = which.end.min(first + at_once);
                     piece.resize((end - first) * kind.row_bytes(dim), 0);
                     kind.pack(&store.head(head)[first * dim..end * dim], dim, &mut piece);
-                    self.packed(of, head, first, &piece)?;
+                    self.packed(side, head, first, &piece)?;
                 }
             }
         }

@@ -107,11 +107,11 @@ const ALIKE: f64 = 1.05;
 /// How well `method` reads beyond the context length, as a sentence.
 pub(crate) fn streaming_in_words(method: &MethodSpec) -> String {
     let table = measured();
-    let of = |runs: &mut dyn Iterator<Item = &StreamedRun>| {
+    let lowest = |runs: &mut dyn Iterator<Item = &StreamedRun>| {
         runs.map(|run| run.perplexity).reduce(f64::min)
     };
-    let best = of(&mut table.streaming.iter()).expect("the table names methods");
-    let own = of(&mut (table.streaming.iter()).filter(|run| run.method == method.name));
+    let best = lowest(&mut table.streaming.iter()).expect("the table names methods");
+    let own = lowest(&mut (table.streaming.iter()).filter(|run| run.method == method.name));
     let own = own.map_or_else(
         || "was not measured".to_owned(),
         |own| format!("was {own:.0}"),

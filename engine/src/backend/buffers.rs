@@ -62,7 +62,7 @@ impl HostBuffers {
     /// Allocates the buffers for methods of these plans on one prefill.
     pub fn new(plans: &[PrefillPlan], heads: HeadShape) -> Self {
         let rows = || RowStore::uniform(heads.kv_heads, plans[0].layer_rows(), heads.head_dim);
-        let most = |of: fn(&PrefillPlan) -> usize| plans.iter().map(of).max().unwrap_or(0);
+        let most = |size: fn(&PrefillPlan) -> usize| plans.iter().map(size).max().unwrap_or(0);
         Self {
             keys: rows(),
             values: rows(),
@@ -90,7 +90,9 @@ impl HostBuffers {
         }
         let config = model.config();
         let (kind, source) = (&config.kinds[layer], config.kinds[layer].kv_source_layer);
-        if let Some(at) = source.and_then(|of| self.shared.iter().position(|s| s.layer == of)) {
+        if let Some(at) =
+            source.and_then(|source| self.shared.iter().position(|s| s.layer == source))
+        {
             let SharedRows { keys, values, .. } = self.shared.swap_remove(at);
             (self.keys, self.values) = (keys, values);
             self.holds = source;

@@ -20,7 +20,7 @@ pub struct LayerMeasurements {
 impl LayerMeasurements {
     /// Allocates the buffers for methods of these plans on one prefill.
     pub fn new(plans: &[PrefillPlan]) -> Self {
-        let most = |of: fn(&PrefillPlan) -> usize| plans.iter().map(of).max().unwrap_or(0);
+        let most = |size: fn(&PrefillPlan) -> usize| plans.iter().map(size).max().unwrap_or(0);
         Self {
             window_queries: Vec::with_capacity(most(PrefillPlan::window_queries)),
             window_scores: Vec::with_capacity(most(PrefillPlan::window_scores)),

@@ -150,8 +150,8 @@ impl<'a> RingGather<'a> {
 
 /// Groups consecutive merges with the same target tokens, so that the targets are updated once per group.
 pub fn group_merges(value_merges: &[ValueMerge]) -> impl Iterator<Item = &[ValueMerge]> {
-    let to = |merge: &ValueMerge| (merge.head, merge.first, merge.count);
-    value_merges.chunk_by(move |one, next| to(one) == to(next))
+    let target = |merge: &ValueMerge| (merge.head, merge.first, merge.count);
+    value_merges.chunk_by(move |one, next| target(one) == target(next))
 }
 
 /// One KV head's keys or values.

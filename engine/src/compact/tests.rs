@@ -241,9 +241,9 @@ fn check_rounded_once(before: &[(Pos, Vec<f32>)], now: &[(Pos, Vec<f32>)], step:
     for (position, earlier) in before {
         if let Some((_, held)) = now.iter().find(|(p, _)| p == position) {
             let exact = exact_row(position.0 as usize);
-            let off = |x: &[f32]| x.iter().zip(&exact).any(|(x, y)| (x - y).abs() > 1e-3);
+            let differs = |x: &[f32]| x.iter().zip(&exact).any(|(x, y)| (x - y).abs() > 1e-3);
             assert!(
-                !off(earlier) || held == earlier,
+                !differs(earlier) || held == earlier,
                 "step {step}: {position:?}"
             );
         }

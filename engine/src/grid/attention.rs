@@ -22,11 +22,11 @@ impl AttentionGrid {
     pub fn new(map: &MapGrid, heads: &[HeadAttention]) -> Self {
         let kv_heads = map.kv_heads();
         let mut grid = vec![Vec::new(); map.layers() * kv_heads];
-        for of in heads.iter().filter(|of| of.head < kv_heads) {
-            let Some(cells) = grid.get_mut(of.layer * kv_heads + of.head) else {
+        for seen in heads.iter().filter(|seen| seen.head < kv_heads) {
+            let Some(cells) = grid.get_mut(seen.layer * kv_heads + seen.head) else {
                 continue;
             };
-            for &(token, votes) in &of.tokens {
+            for &(token, votes) in &seen.tokens {
                 let cell = token / map.tokens_per_cell() as u32;
                 let votes = (1000.0 * votes).round() as u32;
                 match cells

@@ -34,8 +34,8 @@ impl MapGrid {
         let count = |mask: &[u8]| -> u32 { mask.iter().map(|byte| byte.count_ones()).sum() };
         // Bits of heads that do not exist.
         let used = self.kv_heads % 8;
-        let beyond = |mask: &&[u8]| used != 0 && mask[bytes - 1] >> used != 0;
-        if let Some(mask) = masks.chunks_exact(bytes).find(beyond) {
+        let has_unused_bits = |mask: &&[u8]| used != 0 && mask[bytes - 1] >> used != 0;
+        if let Some(mask) = masks.chunks_exact(bytes).find(has_unused_bits) {
             return Err(GridError::too_many(count(mask), self.kv_heads));
         }
         let counts: Vec<u8> = masks

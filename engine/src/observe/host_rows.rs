@@ -41,9 +41,9 @@ impl<'a> HostRows<'a> {
         [self.keys, self.values].map(|rows| &rows[head * size..][..size])
     }
 
-    /// The rows `tokens` of `of [rows, head_dim]`.
-    fn rows(&self, of: &'a [f32], tokens: Range<usize>) -> &'a [f32] {
-        &of[tokens.start * self.head_dim..tokens.end * self.head_dim]
+    /// The rows `tokens` of `side [rows, head_dim]`, keys or values.
+    fn rows(&self, side: &'a [f32], tokens: Range<usize>) -> &'a [f32] {
+        &side[tokens.start * self.head_dim..tokens.end * self.head_dim]
     }
 }
 

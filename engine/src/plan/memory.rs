@@ -390,8 +390,8 @@ const STREAM_ROUNDING_BYTES: u64 = 2 << 20;
 /// Rounds down to a number with at most four significant binary digits.
 fn round_rows(rows: usize) -> usize {
     let digits = usize::BITS - rows.leading_zeros();
-    let behind = digits.saturating_sub(4);
-    rows >> behind << behind
+    let dropped = digits.saturating_sub(4);
+    rows >> dropped << dropped
 }
 
 #[cfg(test)]
@@ -405,8 +405,8 @@ mod tests {
             assert!(round <= rows && 9 * round >= 8 * rows, "{rows}: {round}");
             assert_eq!(round_rows(round), round);
         }
-        let mut between: Vec<usize> = (1024..2048).map(round_rows).collect();
-        between.dedup();
-        assert_eq!(between.len(), 8);
+        let mut rounded: Vec<usize> = (1024..2048).map(round_rows).collect();
+        rounded.dedup();
+        assert_eq!(rounded.len(), 8);
     }
 }

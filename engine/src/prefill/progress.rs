@@ -22,9 +22,11 @@ impl ReadingProgress {
     pub(super) fn new(plan: &PrefillPlan, model: &Model, rope: &RopeTable) -> Self {
         let ledger = plan.ledger(model);
         let layers = plan.row_plan.rows.len() as u64;
-        let after = |layer: u64| plan.row_plan.bytes * layer / layers;
+        let bytes_after = |layer: u64| plan.row_plan.bytes * layer / layers;
         Self {
-            method: (0..layers).map(|l| after(l + 1) - after(l)).collect(),
+            method: (0..layers)
+                .map(|l| bytes_after(l + 1) - bytes_after(l))
+                .collect(),
             now: MemoryNow {
                 weights: ledger.weights,
                 kept_full: full_cache_bytes(model.config(), plan.tokens(), plan.cache),

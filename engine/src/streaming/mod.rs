@@ -225,13 +225,13 @@ impl<'a> Stream<'a> {
 
     /// Bytes of live rows, and of class tables.
     fn live_bytes(&self) -> (u64, u64) {
-        let of = |layer: &StreamLayer| match layer {
+        let bytes = |layer: &StreamLayer| match layer {
             StreamLayer::Compressed(_, kept) => (kept.live_bytes(), kept.table_bytes()),
             StreamLayer::Ring(ring) => (ring.live_bytes(), 0),
             StreamLayer::State(state) => (state.bytes(), 0),
         };
         let add = |(a, b): (u64, u64), (c, d): (u64, u64)| (a + c, b + d);
-        self.layers.iter().map(of).fold((0, 0), add)
+        self.layers.iter().map(bytes).fold((0, 0), add)
     }
 
     /// Ends the text and returns the kept rows for decoding.

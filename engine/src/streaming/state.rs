@@ -121,14 +121,14 @@ impl StreamCheckpoint<'_> {
         } else {
             (&self.key, "")
         };
-        let of = CheckpointInfo {
+        let info = CheckpointInfo {
             document: document.to_owned(),
             model: stream.model.name().to_owned(),
             tokens: stream.seen,
             settings: format!("{} rows a head by {method}{unfinished}", stream.plan.rows),
         };
         let visit = &mut |through: &mut dyn Snapshot| stream.snapshot(through);
-        let bytes = self.folder.save_checkpoint(key, of, visit, stop)?;
+        let bytes = self.folder.save_checkpoint(key, info, visit, stop)?;
         if key == &self.key {
             self.folder.remove_or_warn(&self.unfinished);
         }

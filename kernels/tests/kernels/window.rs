@@ -184,7 +184,7 @@ fn scores_start_from_a_log_sum_exp_that_is_known() {
     }
 }
 
-/// With `among`, the selected keys get bit for bit the scores that they get among all keys, and the others get 0.
+/// With `candidates`, the selected keys get bit for bit the scores that they get among all keys, and the others get 0.
 #[test]
 fn some_keys_score_what_they_score_among_all() {
     let mut random = Random::fresh();
@@ -205,18 +205,18 @@ fn some_keys_score_what_they_score_among_all() {
         };
         let before = tokens - window;
         for some in [0, 1, before / 3, before] {
-            let mut among = random.permutation(before)[..some].to_vec();
-            among.sort_unstable();
+            let mut candidates = random.permutation(before)[..some].to_vec();
+            candidates.sort_unstable();
             for level in SimdLevel::available() {
                 let (mut all, mut out) = (vec![f32::NAN; shape.q_heads * tokens], Vec::new());
                 out.clone_from(&all);
                 level.with(|| {
                     window_scores(&task, &mut all, &Stop::new()).unwrap();
-                    window_scores_among(&task, &among, &mut out, &Stop::new()).unwrap();
+                    window_scores_among(&task, &candidates, &mut out, &Stop::new()).unwrap();
                 });
                 for (out, all) in out.chunks_exact(tokens).zip(all.chunks_exact(tokens)) {
                     for (key, (found, score)) in out.iter().zip(all).enumerate() {
-                        let expected = match among.binary_search(&(key as u32)) {
+                        let expected = match candidates.binary_search(&(key as u32)) {
                             Ok(_) => *score,
                             Err(_) => 0.0,
                         };

@@ -74,7 +74,7 @@ pub(crate) struct Head {
     /// `[rows]` scratch buffer: centres that accept members.
     open: Vec<u32>,
     /// `[rows]` scratch buffer: cosine of each of these centres' keys with the key of the class to remove.
-    alike: Vec<f32>,
+    similarity: Vec<f32>,
 }
 
 /// The importance of a class.
@@ -183,14 +183,14 @@ impl Head {
         loc: &[f32],
         capacity: Capacity,
     ) -> Box<dyn ClassHead> {
-        let of = |numbers: &[f32]| {
-            let held = kept.entries.iter().map(|e| numbers[e.pos.0 as usize]);
-            held.collect::<Vec<f32>>()
+        let held = |scores: &[f32]| {
+            let entries = kept.entries.iter().map(|e| scores[e.pos.0 as usize]);
+            entries.collect::<Vec<f32>>()
         };
         let mut head = Self {
             rules,
-            glo: of(glo),
-            past: of(loc),
+            glo: held(glo),
+            past: held(loc),
             cur: vec![0.0; kept.entries.len()],
             ..Self::default()
         };
@@ -203,7 +203,7 @@ impl Head {
         head.importance.reserve_exact(capacity.rows);
         head.order.reserve_exact(capacity.rows);
         head.open.reserve_exact(capacity.rows);
-        head.alike.reserve_exact(capacity.rows);
+        head.similarity.reserve_exact(capacity.rows);
         Box::new(head)
     }
 
@@ -270,26 +270,29 @@ impl Head {
         }
         self.open.clear();
         self.open.extend(others[guarded..].iter().map(|c| c.class));
-        self.alike.clear();
-        self.alike.resize(self.open.len(), 0.0);
-        step.rows.keys_alike(Row(gone), &self.open, &mut self.alike);
+        self.similarity.clear();
+        self.similarity.resize(self.open.len(), 0.0);
+        step.rows
+            .keys_alike(Row(gone), &self.open, &mut self.similarity);
         let mut best: Option<(f32, Pos, u32)> = None;
-        for (&class, keys) in self.open.iter().zip(&self.alike) {
-            let wanted = best.map_or(rules.tau, |(alike, ..)| alike);
+        for (&class, keys) in self.open.iter().zip(&self.similarity) {
+            let wanted = best.map_or(rules.tau, |(similarity, ..)| similarity);
             // Most classes are rejected by their key alone: even equal values could not raise R enough.
             if keys.abs() * MAX_COSINE < wanted {
                 continue;
             }
             let mut values = [0.0];
             step.rows.values_alike(Row(gone), &[class], &mut values);
-            let alike = keys * values[0];
+            let similarity = keys * values[0];
             let centre = step.centres[class as usize];
             let better = match best {
-                Some((most, of, _)) => alike > most || (alike == most && centre < of),
-                None => alike >= rules.tau,
+                Some((most, other, _)) => {
+                    similarity > most || (similarity == most && centre < other)
+                }
+                None => similarity >= rules.tau,
             };
             if better {
-                best = Some((alike, centre, class));
+                best = Some((similarity, centre, class));
             }
         }
         let (_, _, into) = best?;
@@ -348,12 +351,12 @@ pub fn global_local(glo: &[f32], loc: &[f32], scores: &mut [f32]) {
 
 /// Sums in 8 lanes, which the compiler vectorises: a head has thousands of entries, and decode sums them at every
 /// token.
-fn sum(of: &[f32]) -> f64 {
+fn sum(terms: &[f32]) -> f64 {
     let mut sums = [0.0f64; 8];
-    let (of, rest) = of.as_chunks::<8>();
-    for numbers in of {
+    let (lanes, rest) = terms.as_chunks::<8>();
+    for lane in lanes {
         for i in 0..8 {
-            sums[i] += f64::from(numbers[i]);
+            sums[i] += f64::from(lane[i]);
         }
     }
     sums.iter().sum::<f64>() + rest.iter().map(|&x| f64::from(x)).sum::<f64>()

@@ -184,13 +184,13 @@ impl Select for State {
             plan.model.layers,
             plan.protected.rows(),
         );
-        let between = self.collected_scores.len() / (heads * layers);
+        let head_len = self.collected_scores.len() / (heads * layers);
         let rows = (plan.budget - ends) * heads * layers;
         self.shares = vec![vec![0; heads]; layers];
         let mut best = TopK::new(rows, self.collected_scores.len());
         best.see(0, &self.collected_scores);
         for best in best.indices() {
-            let head = best as usize / between;
+            let head = best as usize / head_len;
             self.shares[head / heads][head % heads] += 1;
         }
         let mut plan = plan.clone();

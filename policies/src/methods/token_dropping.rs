@@ -299,8 +299,8 @@ impl Evict for State {
             if query < first_judge {
                 break;
             }
-            let along = (query - first_judge) as f32 / (self.judges - 1).max(1) as f32;
-            let weight = (1.0 + (self.weight - 1.0) * along) / heads as f32;
+            let fraction = (query - first_judge) as f32 / (self.judges - 1).max(1) as f32;
+            let weight = (1.0 + (self.weight - 1.0) * fraction) / heads as f32;
             let first_slot = rows - pending + JUDGED * group;
             for head in 0..heads {
                 let seen = step.probabilities(head / step.group, head % step.group);

@@ -203,7 +203,7 @@ impl Merging<Box<dyn Select>> {
     fn merges_of(&mut self, kept: &[Vec<Pos>], attention: &[Vec<f32>]) -> Vec<ValueMerge> {
         let mut merges = Vec::new();
         for (head, kept) in kept.iter().enumerate() {
-            let of = |pos: &Pos| attention[head][pos.0 as usize];
+            let attention_to = |pos: &Pos| attention[head][pos.0 as usize];
             let (mut first, mut mean) = (0, None);
             for token in 0..attention[head].len() as u32 {
                 if kept.get(first) == Some(&Pos(token)) {
@@ -214,8 +214,8 @@ impl Merging<Box<dyn Select>> {
                 if targets.is_empty() {
                     continue;
                 }
-                let mean = *mean.get_or_insert_with(|| mean_of(targets.iter().map(of)));
-                let p = merge_probability(of(&Pos(token)), mean);
+                let mean = *mean.get_or_insert_with(|| mean_of(targets.iter().map(attention_to)));
+                let p = merge_probability(attention_to(&Pos(token)), mean);
                 let weight = self.gate.pass(p) / targets.len() as f32;
                 if weight > 0.0 {
                     merges.push(ValueMerge {

@@ -74,7 +74,7 @@ impl KnownRows<'_, '_> {
         let bytes = runs.iter().map(|run| run.at.end).max().unwrap_or(0);
         let uploaded = staging.send(bytes)?;
         for run in runs {
-            let rows = match run.of {
+            let rows = match run.side {
                 RowsOf::Keys => &mut *keys,
                 RowsOf::Values => &mut *values,
             };

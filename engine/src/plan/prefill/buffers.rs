@@ -168,7 +168,7 @@ impl PrefillPlan {
     pub(crate) fn ledger(&self, model: &Model) -> MemoryLedger {
         let float = size_of::<f32>();
         // For each row its position, and its rank if positions are re-assigned.
-        let beside = match self.row_plan.positions {
+        let slot_bytes = match self.row_plan.positions {
             Positions::Original => size_of::<u32>(),
             Positions::Reassigned => 2 * size_of::<u32>(),
         };
@@ -194,7 +194,7 @@ impl PrefillPlan {
             ring_bytes += slots * kept_bytes(0, 1, kind.head_dim, cache);
         }
         let rows = (kept + ring_bytes) as u64 + model.config().state_bytes();
-        let slot_table = (slots * beside + slot_maps + ring_slots * size_of::<u32>()) as u64;
+        let slot_table = (slots * slot_bytes + slot_maps + ring_slots * size_of::<u32>()) as u64;
         let (on_host, on_gpu) = if self.rows_on_gpu {
             (0, rows)
         } else {

@@ -133,7 +133,7 @@ impl VaultRows for Tee<'_> {
             for run in runs {
                 if self.outcome.is_ok() {
                     let packed = &space[run.at.clone()];
-                    self.outcome = writer.packed(run.of, run.head, run.first, packed);
+                    self.outcome = writer.packed(run.side, run.head, run.first, packed);
                 }
             }
         }

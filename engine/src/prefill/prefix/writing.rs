@@ -184,8 +184,8 @@ pub(super) fn write_packed(
 ) -> Result<(), VaultError> {
     let heads = writer.heads().kv_heads;
     let head_bytes = (packed.len() / (2 * heads)).max(1);
-    let parts = RowsOf::BOTH.into_iter();
-    let parts = parts.flat_map(|of| (0..heads).map(move |head| (of, head)));
+    let sides = RowsOf::BOTH.into_iter();
+    let parts = sides.flat_map(|side| (0..heads).map(move |head| (side, head)));
     (parts.zip(packed.chunks_exact(head_bytes)))
-        .try_for_each(|((of, head), packed)| writer.packed(of, head, first, packed))
+        .try_for_each(|((side, head), packed)| writer.packed(side, head, first, packed))
 }

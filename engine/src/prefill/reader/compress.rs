@@ -258,11 +258,11 @@ impl Reader<'_> {
         if let Some(window) = needs.weighted_window
             && self.measured.weighted_window != Some(window)
         {
-            let among = self.candidates[method_index].as_deref();
-            let what = LastRows::WeightedWindow(window, among);
+            let candidates = self.candidates[method_index].as_deref();
+            let what = LastRows::WeightedWindow(window, candidates);
             backend.observe(what, tokens, measurements, stop)?;
             // The next method may use other tokens.
-            self.measured.weighted_window = among.is_none().then_some(window);
+            self.measured.weighted_window = candidates.is_none().then_some(window);
         }
         if let Some(rows) = needs.low_attention
             && self.measured.low_attention != Some(rows)

@@ -37,8 +37,8 @@ impl CpuPrefill<'_> {
                 };
                 kept_kernels::window_scores(&task, window_scores, stop)
             }
-            LastRows::WeightedWindow(window, Some(among)) => {
-                last.ramp_among(window, among, &mut measured.weighted_window, stop)
+            LastRows::WeightedWindow(window, Some(candidates)) => {
+                last.ramp_among(window, candidates, &mut measured.weighted_window, stop)
             }
             LastRows::WeightedWindow(window, None) => {
                 last.weighted_window(window, &mut measured.weighted_window, stop)
