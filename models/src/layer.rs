@@ -85,7 +85,7 @@ impl Attention {
         } else {
             q_width
         };
-        let [q, k, v] = if kind.kv_source_layer.is_some() {
+        let [q, k, v] = if kind.kv_source_layer().is_some() {
             [Some(matrix("attn_q", q_rows, width)?), None, None]
         } else if architecture.value_norm && !has("attn_v") && !has("attn_qkv") {
             let k = matrix("attn_k", kv_width, width)?;
@@ -175,7 +175,7 @@ impl Layer {
         let norm = |part: &str| weights::vector(gguf, &name(part), width);
         let norm_if = |there: bool, part| there.then(|| norm(part)).transpose();
         let kind = &config.kinds[layer];
-        let recurrent = config.recurrent.filter(|_| kind.recurrent);
+        let recurrent = config.recurrent.filter(|_| kind.is_recurrent());
         Ok(Layer {
             attention_norm: norm_if(architecture.pre_norm, "attn_norm.weight")?,
             mixer: match recurrent {

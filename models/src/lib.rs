@@ -38,8 +38,8 @@ mod weights;
 pub use architecture::Activation;
 pub use chat_template::{ChatTemplate, Message, RENDERING};
 pub use config::{
-    Config, ExpertCounts, LayerKind, LayerRotation, LongRope, OpenOptions, QueryScale, RopeChoice,
-    RopeConfig, RopeScaling, Yarn,
+    Config, ExpertCounts, LayerCache, LayerKind, LayerRotation, LongRope, OpenOptions, QueryScale,
+    RopeChoice, RopeConfig, RopeScaling, Yarn,
 };
 pub use decoder::RowScratch;
 pub use dense::{DenseLayer, DenseWeights, FileLayer};

@@ -269,7 +269,7 @@ fn name_of(gguf: &Gguf, path: &Path) -> String {
 fn refuse_unknown_tensors(gguf: &Gguf, config: &Config) -> Result<(), ModelError> {
     let of_layer = |kind: &LayerKind| {
         let architecture = config.architecture;
-        architecture.layer_tensors(kind.experts, kind.recurrent)
+        architecture.layer_tensors(kind.experts, kind.is_recurrent())
     };
     let layer_tensors: Vec<_> = config.kinds.iter().map(of_layer).collect();
     let model_tensors = config.architecture.model_tensors();

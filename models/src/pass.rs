@@ -143,7 +143,7 @@ impl<'a> LayerPass<'a> {
     pub fn bytes_for(model: &Model, max_rows: usize) -> u64 {
         let layers = model.layers.iter().zip(&model.config.kinds);
         let bytes = layers.map(|(layer, kind)| {
-            let rows = kind.kv_source_layer.map_or(max_rows, |_| 1);
+            let rows = kind.kv_source_layer().map_or(max_rows, |_| 1);
             Block::new(layer, rows).bytes(&model.config)
         });
         let gates = max_rows * model.config.gate_width() * size_of::<f32>();

@@ -53,7 +53,7 @@ impl<'m> Slow<'m> {
             layers: (model.config().kinds.iter())
                 .map(|kind| Layer {
                     state: (model.config().recurrent)
-                        .filter(|_| kind.recurrent)
+                        .filter(|_| kind.is_recurrent())
                         .map(RecurrentState::new),
                     ..Layer::default()
                 })
@@ -119,7 +119,7 @@ impl<'m> Slow<'m> {
             let groups = queries.chunks_exact(group);
             for (head, (queries, out)) in groups.zip(attention.chunks_exact_mut(group)).enumerate()
             {
-                let rows = match config.kinds[layer].window {
+                let rows = match config.kinds[layer].window() {
                     Some(window) => Rows {
                         tokens: ((position + 1).saturating_sub(window)..=position).collect(),
                         standing: Standing::Original,

@@ -203,7 +203,7 @@ impl Watch for QuestionReporter<'_> {
                 turns_cells: turns.cells(),
                 turns_tokens_per_cell: turns.tokens_per_cell(),
                 layers: grid.layers(),
-                windows: model.config().kinds.iter().map(|k| k.window).collect(),
+                windows: model.config().kinds.iter().map(|k| k.window()).collect(),
                 kv_heads: facts.kv_heads,
             },
             &bytes,

@@ -89,7 +89,7 @@ impl HostBuffers {
             });
         }
         let config = model.config();
-        let (kind, source) = (&config.kinds[layer], config.kinds[layer].kv_source_layer);
+        let (kind, source) = (&config.kinds[layer], config.kinds[layer].kv_source_layer());
         if let Some(at) =
             source.and_then(|source| self.shared.iter().position(|s| s.layer == source))
         {

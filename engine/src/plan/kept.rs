@@ -10,7 +10,7 @@ use crate::compact::F16_ROWS;
 pub(crate) fn window_bytes(config: &Config, tokens: usize, cache: CacheType) -> u64 {
     // Ring rows are replaced with every token, so they are not quantised.
     let of_layer = |kind: &LayerKind| {
-        let rows = kind.window.map_or(0, |window| window.min(tokens));
+        let rows = kind.window().map_or(0, |window| window.min(tokens));
         rows * kind.kv_heads * 2 * cache.wide().row_bytes(kind.head_dim)
     };
     let rows: usize = config.kinds.iter().map(of_layer).sum();

@@ -4,7 +4,7 @@
 mod buffers;
 
 use kept_kernels::{CacheType, PackedRows, RecurrentShape};
-use kept_models::{Config, Model};
+use kept_models::{Config, LayerCache, Model};
 use kept_policies::{
     ClassTable, Method, Needs, ObservationWindow, Positions, PromptShape, Retention, RowPlan,
     RowRequest, WeightedWindow,
@@ -41,14 +41,13 @@ impl LayerKeeps {
     pub(crate) fn for_model(model: &Model) -> Vec<Self> {
         let mut compressed = 0..;
         let config = model.config();
-        let keeps = config.kinds.iter().map(|kind| {
-            let state = config.recurrent.filter(|_| kind.recurrent);
-            match (state, kind.window) {
-                _ if kind.kv_source_layer.is_some() => Self::Nothing,
-                (Some(shape), _) => Self::State(shape),
-                (None, Some(window)) => Self::Window(window),
-                (None, None) => Self::Compressed(compressed.next().unwrap_or_default()),
+        let keeps = config.kinds.iter().map(|kind| match kind.cache {
+            LayerCache::Global => Self::Compressed(compressed.next().unwrap_or_default()),
+            LayerCache::Sliding(window) => Self::Window(window),
+            LayerCache::Recurrent => {
+                Self::State(config.recurrent.expect("recurrent layers have a shape"))
             }
+            LayerCache::SharedKv(_) => Self::Nothing,
         });
         keeps.collect()
     }

@@ -37,7 +37,7 @@ pub(super) use writing::MeasuredForVault;
 
 /// Whether `vault` was written by a model of the shape of `model`.
 fn fits_model(vault: &Vault, model: &Model) -> bool {
-    let windows = model.config().kinds.iter().map(|kind| kind.window);
+    let windows = model.config().kinds.iter().map(|kind| kind.window());
     let heads = head_shape(model);
     let heads = [heads, window_heads(model).unwrap_or(heads)].map(Into::into);
     vault.fits(heads, windows, state_elements(model))
@@ -67,7 +67,7 @@ fn rows_shape(model: &Model, tokens: usize, kind: PackedRows) -> VaultShape {
         window_heads: window_heads(model).map(Into::into),
         kind,
         queries: 0,
-        windows: kinds.map(|kind| kind.window).collect(),
+        windows: kinds.map(|kind| kind.window()).collect(),
         state: state_elements(model),
         measurements: Vec::new(),
     }

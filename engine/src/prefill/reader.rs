@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
         self.load_known(&task, stop)?;
         stop.check()?;
         if self.input.model.config().kinds[layer]
-            .kv_source_layer
+            .kv_source_layer()
             .is_some()
         {
             return self.read_sharing(&task, watch, stop);
@@ -355,7 +355,7 @@ impl<'a> Reader<'a> {
         let next = section.min(rows.end + self.plans[0].chunk);
         let surviving = self.surviving.positions();
         let config = self.input.model.config();
-        let sharing = config.kinds[task.layer].kv_source_layer.is_some();
+        let sharing = config.kinds[task.layer].kv_source_layer().is_some();
         let chunk = Chunk {
             layer: task.layer,
             first,

@@ -193,7 +193,7 @@ impl<'a> ReconstructionPass<'a> {
             let task = PrefillAttention {
                 shape: heads,
                 scale: attention_scale(self.model, layer.layer),
-                window: self.model.config().kinds[layer.layer].window,
+                window: self.model.config().kinds[layer.layer].window(),
                 queries: q,
                 first: end + rows.start,
                 keys: &scratch.keys,

@@ -264,7 +264,7 @@ impl<'a> ChunkScratch<'a> {
         let (group, dim) = (self.shape.group(), self.shape.head_dim);
         let (part, row) = (group * dim, self.shape.q_heads * dim);
         let reads_probabilities =
-            self.reads_probabilities && chunk.model.config().kinds[chunk.layer].window.is_none();
+            self.reads_probabilities && chunk.model.config().kinds[chunk.layer].window().is_none();
         let (held, skip) = if reads_probabilities {
             (self.count, needed.start)
         } else {

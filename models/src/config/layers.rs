@@ -1,7 +1,7 @@
 //! Properties that vary by layer: windows, heads, widths, and whose keys a layer attends to.
 
 use super::keys::{KV_HEADS, Keys, MAX_COUNT, missing_tensor};
-use super::{LayerKind, LayerRotation};
+use super::{LayerCache, LayerKind, LayerRotation};
 use crate::ModelError;
 use crate::architecture::{Architecture, Recurrence, Sliding};
 
@@ -252,13 +252,15 @@ pub(super) fn kinds(
             Some(_) => heads.window,
             None => heads.global,
         };
-        let kv_source_layer = layers.kv_source_layer[layer];
-        let none = layers.recurrent[layer] || kv_source_layer.is_some();
+        let cache = match (layers.kv_source_layer[layer], window) {
+            _ if layers.recurrent[layer] => LayerCache::Recurrent,
+            (Some(source), _) => LayerCache::SharedKv(source),
+            (None, Some(window)) => LayerCache::Sliding(window),
+            (None, None) => LayerCache::Global,
+        };
         LayerKind {
-            window: if none { Some(0) } else { window },
+            cache,
             rotation: rotation(layer, window),
-            recurrent: layers.recurrent[layer],
-            kv_source_layer,
             kv_heads,
             head_dim,
             ffn: layers.ffn[layer],

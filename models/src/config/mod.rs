@@ -112,17 +112,10 @@ impl ExpertCounts {
 /// Properties that vary by layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerKind {
-    /// For a sliding-window layer, the number of last positions it attends to, its own included; `None` for a global
-    /// layer.
-    pub window: Option<usize>,
+    /// What the layer remembers of earlier tokens.
+    pub cache: LayerCache,
     /// How queries and keys are rotated.
     pub rotation: LayerRotation,
-    /// Whether the layer has a state of constant size ([`Config::recurrent`]) instead of attention. Its window is then 0
-    /// positions.
-    pub recurrent: bool,
-    /// The earlier layer whose keys and values the layer attends to, if it has none of its own. Its window is then 0
-    /// positions.
-    pub kv_source_layer: Option<usize>,
     /// KV heads.
     pub kv_heads: usize,
     /// Elements per head.
@@ -131,6 +124,44 @@ pub struct LayerKind {
     pub ffn: usize,
     /// Whether the layer has experts ([`Config::experts`]).
     pub experts: bool,
+}
+
+impl LayerKind {
+    /// Whether the layer has a state instead of attention.
+    pub fn is_recurrent(&self) -> bool {
+        self.cache == LayerCache::Recurrent
+    }
+
+    /// The earlier layer whose keys and values the layer attends to, if it has none of its own.
+    pub fn kv_source_layer(&self) -> Option<usize> {
+        match self.cache {
+            LayerCache::SharedKv(source) => Some(source),
+            _ => None,
+        }
+    }
+
+    /// The cache as a number, as in files, in the C API and on the page: the positions of a sliding-window layer, 0
+    /// for a layer without keys of its own, `None` for a global layer.
+    pub fn window(&self) -> Option<usize> {
+        match self.cache {
+            LayerCache::Global => None,
+            LayerCache::Sliding(window) => Some(window),
+            LayerCache::Recurrent | LayerCache::SharedKv(_) => Some(0),
+        }
+    }
+}
+
+/// What a layer remembers of earlier tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerCache {
+    /// Keys and values of all positions.
+    Global,
+    /// Keys and values of so many last positions, the token's own included.
+    Sliding(usize),
+    /// A state of constant size ([`Config::recurrent`]) instead of keys and values.
+    Recurrent,
+    /// Nothing of its own: it attends to the keys and values of this earlier layer.
+    SharedKv(usize),
 }
 
 /// How a layer's queries and keys are rotated.
@@ -205,21 +236,21 @@ impl Config {
     /// # Panics
     /// If there is no such layer.
     pub fn attention_window(&self, layer: usize) -> Option<usize> {
-        self.kinds[self.kinds[layer].kv_source_layer.unwrap_or(layer)].window
+        self.kinds[self.kinds[layer].kv_source_layer().unwrap_or(layer)].window()
     }
 
     /// Whether no layer after `layer` has keys of its own.
     pub fn is_last_with_kv(&self, layer: usize) -> bool {
         self.kinds[layer + 1..]
             .iter()
-            .all(|kind| kind.kv_source_layer.is_some())
+            .all(|kind| kind.kv_source_layer().is_some())
     }
 
     /// Number of layers that attend to the keys and values of an earlier one.
     pub fn sharing_layers(&self) -> usize {
         self.kinds
             .iter()
-            .filter(|kind| kind.kv_source_layer.is_some())
+            .filter(|kind| kind.kv_source_layer().is_some())
             .count()
     }
 
@@ -229,7 +260,7 @@ impl Config {
         let mut shared = 0;
         let mut most = 0;
         for layer in 0..self.layers {
-            let own = match self.kinds[layer].kv_source_layer {
+            let own = match self.kinds[layer].kv_source_layer() {
                 Some(_) => 0,
                 None => self.kv_width_of(layer),
             };
@@ -245,13 +276,13 @@ impl Config {
     pub fn is_shared(&self, layer: usize) -> bool {
         self.kinds
             .iter()
-            .any(|kind| kind.kv_source_layer == Some(layer))
+            .any(|kind| kind.cache == LayerCache::SharedKv(layer))
     }
 
     /// Whether all layers have keys of their own, in heads of one shape, and none adds embeddings.
     pub fn has_uniform_layers(&self) -> bool {
         let own = |kind: &LayerKind| {
-            kind.kv_source_layer.is_none()
+            kind.kv_source_layer().is_none()
                 && (kind.kv_heads, kind.head_dim) == (self.kv_heads, self.head_dim)
         };
         self.kinds.iter().all(own) && self.per_layer.is_none()
@@ -259,18 +290,20 @@ impl Config {
 
     /// The global layers, in order. Their caches grow with the text.
     pub fn full_layers(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.layers).filter(|&layer| self.kinds[layer].window.is_none())
+        (0..self.layers).filter(|&layer| self.kinds[layer].cache == LayerCache::Global)
     }
 
     /// The window sizes of the sliding-window layers, in positions.
     pub fn windows(&self) -> impl Iterator<Item = usize> + '_ {
-        let windows = self.kinds.iter().filter_map(|kind| kind.window);
-        windows.filter(|&window| window > 0)
+        self.kinds.iter().filter_map(|kind| match kind.cache {
+            LayerCache::Sliding(window) => Some(window),
+            _ => None,
+        })
     }
 
     /// Number of recurrent layers.
     pub fn recurrent_layers(&self) -> usize {
-        self.kinds.iter().filter(|kind| kind.recurrent).count()
+        self.kinds.iter().filter(|kind| kind.is_recurrent()).count()
     }
 
     /// Bytes of the states of all recurrent layers.

@@ -168,7 +168,11 @@ fn missing_and_unknown_tensors_of_architectures_are_named() {
 #[test]
 fn granite_has_state_spaces_where_the_file_gives_no_kv_heads() {
     let hybrid = config("granitehybrid", |_| {});
-    let recurrent: Vec<bool> = hybrid.kinds.iter().map(|kind| kind.recurrent).collect();
+    let recurrent: Vec<bool> = hybrid
+        .kinds
+        .iter()
+        .map(|kind| kind.is_recurrent())
+        .collect();
     assert_eq!(recurrent, [true, false, true, false, true, false]);
     assert!(hybrid.experts.is_none() && config("granitemoe", |_| {}).experts.is_some());
     // Four heads of 64 by 16, and three inputs of values and of two groups of keys and queries.
@@ -219,7 +223,7 @@ fn lfm2_has_convolutions_where_the_file_gives_no_kv_heads() {
     let lfm2 = config("lfm2moe", |_| {});
     let kinds = |of: fn(&LayerKind) -> bool| -> Vec<bool> { lfm2.kinds.iter().map(of).collect() };
     assert_eq!(
-        kinds(|kind| kind.recurrent),
+        kinds(|kind| kind.is_recurrent()),
         [true, false, true, false, true, false]
     );
     assert_eq!(
@@ -283,7 +287,7 @@ fn lfm2_has_convolutions_where_the_file_gives_no_kv_heads() {
 #[test]
 fn windows_and_rotations_follow_the_architecture() {
     let windows = |config: &Config| -> Vec<Option<usize>> {
-        config.kinds.iter().map(|kind| kind.window).collect()
+        config.kinds.iter().map(|kind| kind.window()).collect()
     };
     let gemma3 = config("gemma3", |_| {});
     let w = Some(8);

@@ -19,7 +19,7 @@ pub fn batched(model: &Model, ids: &[u32]) -> Vec<f32> {
     let mut attended = q.clone();
     for layer in 0..config.layers {
         let mut pass = model.layer_pass(layer, n);
-        if config.kinds[layer].recurrent {
+        if config.kinds[layer].is_recurrent() {
             let mut state = RecurrentState::new(config.recurrent.unwrap());
             pass.recur(&mut residual, &mut state, &stop).unwrap();
             continue;
@@ -67,7 +67,7 @@ pub fn row_wise(model: &Model, ids: &[u32]) -> Vec<f32> {
     for (pos, (id, logits)) in ids.iter().zip(logits.chunks_mut(config.vocab)).enumerate() {
         model.embed(&[*id], &mut residual);
         for (layer, (keys, values)) in caches.iter_mut().enumerate() {
-            if config.kinds[layer].recurrent {
+            if config.kinds[layer].is_recurrent() {
                 let state = states[layer].as_mut().unwrap();
                 model.recur_row(layer, &mut residual, state, &mut scratch);
                 continue;
@@ -101,7 +101,7 @@ fn attend(
     let config = model.config();
     let (d, kv_width) = (config.head_dim, config.kv_width());
     let first = config.kinds[layer]
-        .window
+        .window()
         .map_or(0, |w| rows.saturating_sub(w));
     let cap = |x: f32| config.attention_cap.map_or(x, |cap| cap * (x / cap).tanh());
     out.fill(0.0);

@@ -51,7 +51,11 @@ fn methods_compress_the_layers_with_attention() {
         let file = Unpacked::architecture(stem);
         let engine = Engine::open(&file.path()).unwrap();
         let config = engine.model().config();
-        let recurrent: Vec<bool> = config.kinds.iter().map(|kind| kind.recurrent).collect();
+        let recurrent: Vec<bool> = config
+            .kinds
+            .iter()
+            .map(|kind| kind.is_recurrent())
+            .collect();
         assert!(
             recurrent.contains(&true) && recurrent.contains(&false),
             "{stem}"
@@ -88,7 +92,7 @@ fn methods_compress_the_layers_with_keys_of_their_own() {
         let file = Unpacked::architecture(stem);
         let engine = Engine::open(&file.path()).unwrap();
         let config = engine.model().config();
-        let windows: Vec<Option<usize>> = config.kinds.iter().map(|kind| kind.window).collect();
+        let windows: Vec<Option<usize>> = config.kinds.iter().map(|kind| kind.window()).collect();
         for info in methods() {
             let what = format!("{stem} {}", info.name);
             match ask(&engine, info.name, None) {

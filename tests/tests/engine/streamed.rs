@@ -257,7 +257,7 @@ fn naive_stream(
         }
         for (position, seen) in (first..end).zip(&seen) {
             for (layer, heads) in layers.iter_mut().enumerate() {
-                if config.kinds[layer].window.is_some() {
+                if config.kinds[layer].window().is_some() {
                     continue;
                 }
                 let mut live = Vec::new();

@@ -116,7 +116,7 @@ fn decode_after_eviction_equals_transformers() {
                 assert_eq!(&found.kept[layer], told, "{stem}, layer {layer}");
             }
             for (layer, kind) in model.config().kinds.iter().enumerate() {
-                if let Some(window) = kind.window {
+                if let Some(window) = kind.window() {
                     let last: Vec<u32> = ((PROMPT - window) as u32..PROMPT as u32).collect();
                     assert!(found.kept[layer].iter().all(|head| *head == last), "{stem}");
                 }
@@ -249,7 +249,7 @@ fn memory_and_map_include_sliding_windows() {
         let a_row = (config.kv_heads * config.head_dim * 2 * 4) as u64;
         let windows = |tokens: usize| -> u64 {
             let of_layer = |kind: &LayerKind| {
-                let rows = kind.window.map_or(0, |window| window.min(tokens));
+                let rows = kind.window().map_or(0, |window| window.min(tokens));
                 (rows * kind.kv_heads * kind.head_dim * 2 * 4) as u64
             };
             config.kinds.iter().map(of_layer).sum()
@@ -301,7 +301,7 @@ fn memory_and_map_include_sliding_windows() {
             let ledger = outcome.ledger;
             assert_eq!(ledger.kept_rows, expected.kept_rows, "{stem} {name}");
             assert_eq!(ledger.reading(), expected.reading(), "{stem} {name}");
-            let windows: Vec<_> = config.kinds.iter().map(|kind| kind.window).collect();
+            let windows: Vec<_> = config.kinds.iter().map(|kind| kind.window()).collect();
             assert_eq!(outcome.map.windows, windows);
             assert_eq!(outcome.map.holders(), full * config.kv_heads);
             let rows = outcome.map.rows_per_layer();

@@ -146,8 +146,8 @@ impl DecodeBackend for CpuDecoder<'_> {
                 continue;
             }
             let kind = &config.kinds[layer];
-            let own = kind.kv_source_layer.is_none();
-            let cached = &mut cache.layers[kind.kv_source_layer.unwrap_or(layer)];
+            let own = kind.kv_source_layer().is_none();
+            let cached = &mut cache.layers[kind.kv_source_layer().unwrap_or(layer)];
             let q = &mut b.q[..config.q_width_of(layer)];
             let kv_width = if own { config.kv_width_of(layer) } else { 0 };
             let (k, v) = (&mut b.k[..kv_width], &mut b.v[..kv_width]);

@@ -104,7 +104,7 @@ impl<'m> CpuPrefill<'m> {
 
     /// Whether the chunk's layer is recurrent.
     fn recurs(&self, chunk: &Chunk<'_>) -> bool {
-        self.model.config().kinds[chunk.layer].recurrent
+        self.model.config().kinds[chunk.layer].is_recurrent()
     }
 
     /// Runs the chunk through a recurrent layer.
@@ -221,7 +221,7 @@ impl PrefillBackend for CpuPrefill<'_> {
             head_dim: dim,
         } = layer_heads(self.model, chunk.layer);
         let shares = self.model.config().kinds[chunk.layer]
-            .kv_source_layer
+            .kv_source_layer()
             .is_some();
         let (first, count) = (chunk.first, chunk.count);
         let buffers = &mut self.buffers;
@@ -358,7 +358,7 @@ impl PrefillBackend for CpuPrefill<'_> {
     }
 
     fn state(&self) -> Option<[&[f32]; 2]> {
-        let recurrent = self.model.config().kinds[self.weights.layer].recurrent;
+        let recurrent = self.model.config().kinds[self.weights.layer].is_recurrent();
         let state = self.state.as_ref().filter(|_| recurrent);
         state.map(RecurrentState::read)
     }

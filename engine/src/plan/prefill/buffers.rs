@@ -188,7 +188,7 @@ impl PrefillPlan {
         let kept: usize = kept.sum::<usize>() * self.row_plan.model.kv_heads;
         let kinds = model.config().kinds.iter();
         let (mut ring_slots, mut ring_bytes) = (0, 0);
-        for (kind, window) in kinds.filter_map(|kind| Some((kind, kind.window?))) {
+        for (kind, window) in kinds.filter_map(|kind| Some((kind, kind.window()?))) {
             let slots = window.min(self.tokens() + self.max_new_tokens()) * kind.kv_heads;
             ring_slots += slots;
             ring_bytes += slots * kept_bytes(0, 1, kind.head_dim, cache);
