@@ -51,12 +51,12 @@ pub fn answer(
     question: &str,
     budget: usize,
 ) -> Result<String, Box<dyn Error>> {
-    const LONGEST: usize = 64;
+    const MAX_NEW_TOKENS: usize = 64;
     let engine = Engine::open(model)?;
     let model = engine.model();
     let prompt = Prompt::new(model, &Document::open(document)?.text, question)?;
-    let rope = RopeTable::new(model.config(), prompt.len() + LONGEST);
-    let prefill = Prefill::new(model, &prompt.ids, &Spread, budget, LONGEST, &rope);
+    let rope = RopeTable::new(model.config(), prompt.len() + MAX_NEW_TOKENS);
+    let prefill = Prefill::new(model, &prompt.ids, &Spread, budget, MAX_NEW_TOKENS, &rope);
     let read = prefill.run(&mut |_| (), &Stop::new())?;
 
     let mut decoder = Decoder::new(model, &rope, read.evictor, read.cache)?;
@@ -64,7 +64,7 @@ pub fn answer(
     let mut token = sampler.next(decoder.logits_of(&read.hidden)?)?;
     let tokenizer = model.tokenizer()?;
     let mut bytes = Vec::new();
-    for _ in 0..LONGEST {
+    for _ in 0..MAX_NEW_TOKENS {
         if tokenizer.is_end(token) {
             break;
         }

@@ -124,7 +124,7 @@ pub enum EngineError {
     Template(String),
     /// The prompt exceeds the context length.
     #[error(
-        "the document is too long for {model}: {have} with the question, and its context is {context} tokens, of which {kept} are reserved for the answer; about the first {fits} of the text would fit: shorten the document or choose a model with a longer context", kept = crate::prompt::SMALLEST_ANSWER
+        "the document is too long for {model}: {have} with the question, and its context is {context} tokens, of which {kept} are reserved for the answer; about the first {fits} of the text would fit: shorten the document or choose a model with a longer context", kept = crate::prompt::MIN_ANSWER_TOKENS
     )]
     TooLong {
         /// The model's name.

@@ -30,7 +30,7 @@ use kept_policies::PromptShape;
 
 use crate::{Earlier, EngineError};
 pub(crate) use limits::{
-    ORDINARY_QUESTION, SMALLEST_ANSWER, estimated_tokens, surely_too_long, too_long,
+    MIN_ANSWER_TOKENS, ORDINARY_QUESTION, estimated_tokens, surely_too_long, too_long,
 };
 
 /// The part of the prompt that a token belongs to.
@@ -218,7 +218,7 @@ impl Prompt {
     ) -> Result<Self, EngineError> {
         let context = model.config().context;
         let answer = text.max_new_tokens.min(context / ANSWER_PART);
-        let answer = answer.max(SMALLEST_ANSWER);
+        let answer = answer.max(MIN_ANSWER_TOKENS);
         let mut left_out = 0;
         loop {
             let shorter = PromptText {
@@ -230,7 +230,7 @@ impl Prompt {
             let of_turns: usize = prompt.turns.iter().map(Range::len).sum();
             // A prompt that exceeds the context length without turns is streamed, and turns do not have to fit beside
             // the document.
-            let streamed = prompt.len() - of_turns + SMALLEST_ANSWER > context;
+            let streamed = prompt.len() - of_turns + MIN_ANSWER_TOKENS > context;
             let needed = if streamed { around } else { prompt.len() };
             if prompt.turns.is_empty() || needed + answer <= context {
                 return Ok(Self {
@@ -349,11 +349,11 @@ impl Prompt {
         document: &str,
     ) -> Result<Option<EngineError>, EngineError> {
         let context = model.config().context;
-        if self.len() + SMALLEST_ANSWER <= context {
+        if self.len() + MIN_ANSWER_TOKENS <= context {
             return Ok(None);
         }
         let around = self.len() - self.document.len();
-        if around + SMALLEST_ANSWER >= context {
+        if around + MIN_ANSWER_TOKENS >= context {
             return Ok(Some(EngineError::QuestionTooLong {
                 model: model.name().to_owned(),
                 tokens: around,

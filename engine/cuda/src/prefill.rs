@@ -173,7 +173,8 @@ impl<'a> CudaPrefill<'a> {
         let q_width = heads.q_heads * heads.head_dim;
         let window = most(PrefillPlan::window_queries) / q_width;
         let needs = || plans.iter().flat_map(|plan| &plan.needs);
-        let reads_probabilities = needs().any(|n| n.observation_window.is_some() || n.weighted_window.is_some());
+        let reads_probabilities =
+            needs().any(|n| n.observation_window.is_some() || n.weighted_window.is_some());
         let low_attention = needs().filter_map(|n| n.low_attention).max();
         let n = first.tokens();
         let rows = || LayerRows::new(device, heads.kv_heads, n, heads.head_dim);

@@ -7,7 +7,7 @@ use super::prefill::{CHUNK, WIDE_CHUNKS};
 use super::{PlanRequest, PrefillPlan, StreamPlan};
 use crate::auto;
 use crate::note::Note;
-use crate::prompt::SMALLEST_ANSWER;
+use crate::prompt::MIN_ANSWER_TOKENS;
 use crate::shape::head_shape;
 use crate::{Engine, EngineError, MemoryLedger, Streaming, backend};
 use kept_vault::{MAX_QUERIES, StoredMeasurement, Vault, VaultWriter};
@@ -115,7 +115,7 @@ impl Engine {
             Streaming::On => true,
             Streaming::Off => false,
             Streaming::Auto => {
-                request.prompt.tokens + SMALLEST_ANSWER > self.model().config().context
+                request.prompt.tokens + MIN_ANSWER_TOKENS > self.model().config().context
             }
         }
     }

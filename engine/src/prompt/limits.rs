@@ -8,7 +8,7 @@ use crate::EngineError;
 pub(crate) const ORDINARY_QUESTION: &str = "What does the document say about the harbour?";
 
 /// Tokens reserved for a short answer: the minimum of the context length after the prompt.
-pub(crate) const SMALLEST_ANSWER: usize = 16;
+pub(crate) const MIN_ANSWER_TOKENS: usize = 16;
 
 /// Bytes of a text that are tokenised to estimate the bytes per token.
 const SAMPLE_BYTES: usize = 64 * 1024;
@@ -47,7 +47,7 @@ pub(crate) fn too_long(
     let context = model.config().context;
     let end = document.floor_char_boundary(SAMPLE_BYTES);
     let sample = model.tokenizer()?.encode(&document[..end]).ids.len().max(1);
-    let space = context.saturating_sub(around.max(64) + SMALLEST_ANSWER);
+    let space = context.saturating_sub(around.max(64) + MIN_ANSWER_TOKENS);
     let bytes = end * space / sample;
     let fits = match bytes {
         0..10_000 => format!("{bytes} bytes"),

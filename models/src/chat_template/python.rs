@@ -49,7 +49,7 @@ pub(super) fn without_generation_tags(source: &str) -> String {
 /// The most spaces for each level of JSON.
 const MAX_INDENT: usize = 100;
 /// The deepest nesting of what becomes JSON.
-const DEEPEST: usize = 500;
+const MAX_DEPTH: usize = 500;
 
 /// `json.dumps(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`
 pub(super) fn tojson(
@@ -103,8 +103,8 @@ struct Json<'a> {
 
 impl Json<'_> {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
-        if depth > DEEPEST {
-            let what = format!("tojson writes lists of {DEEPEST} levels at most");
+        if depth > MAX_DEPTH {
+            let what = format!("tojson writes lists of {MAX_DEPTH} levels at most");
             return Err(Error::new(ErrorKind::InvalidOperation, what));
         }
         match value.kind() {

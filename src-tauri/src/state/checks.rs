@@ -8,9 +8,9 @@ use crate::contract::{Choice, Parameters, Refusal, RefusalCode};
 use crate::messages::{self, as_sentence};
 
 /// Maximum setting for the longest answer, in tokens.
-pub const MOST_TOKENS: usize = 32_768;
+pub const MAX_ANSWER_TOKENS: usize = 32_768;
 /// Maximum length of instructions, in characters.
-pub const MOST_INSTRUCTIONS: usize = 4_000;
+pub const MAX_INSTRUCTION_CHARS: usize = 4_000;
 /// Valid temperatures.
 pub const TEMPERATURE: std::ops::RangeInclusive<f64> = 0.0..=2.0;
 /// Valid text sizes, in percent.

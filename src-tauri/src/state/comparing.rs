@@ -23,7 +23,7 @@ use crate::messages::{self, as_sentence};
 use crate::names::file_name;
 
 /// Maximum number of runs of one comparison.
-const MOST_RUNS: usize = 200;
+const MAX_RUNS: usize = 200;
 /// Maximum answer length of the full cache that the methods are compared along, in tokens: as in the terminal program.
 const ANSWER_TOKENS: usize = 64;
 
@@ -59,8 +59,8 @@ impl AppState {
         if runs.is_empty() {
             return Err(messages::NOTHING_TO_COMPARE.to_owned());
         }
-        if runs.len() > MOST_RUNS {
-            return Err(messages::too_many_runs(runs.len(), MOST_RUNS));
+        if runs.len() > MAX_RUNS {
+            return Err(messages::too_many_runs(runs.len(), MAX_RUNS));
         }
         runs.iter().try_for_each(check_choice)?;
         if self.how_it_is_read().0 {

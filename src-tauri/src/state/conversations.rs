@@ -13,7 +13,7 @@ use crate::contract::{AppEvent, ConversationEntry, Turn};
 use crate::messages;
 
 /// Maximum length of a title, in characters.
-const LONGEST_TITLE: usize = 200;
+const MAX_TITLE_CHARS: usize = 200;
 
 /// Seconds since 1970.
 fn now() -> u64 {
@@ -362,7 +362,7 @@ impl AppState {
     /// # Errors
     /// One sentence, if there is no such conversation.
     pub fn rename_conversation(&mut self, id: u64, title: &str) -> Result<(), String> {
-        let title: String = title.trim().chars().take(LONGEST_TITLE).collect();
+        let title: String = title.trim().chars().take(MAX_TITLE_CHARS).collect();
         let conversation = self.conversation_mut(id)?;
         conversation.title = match title.as_str() {
             "" => conversation.first.clone(),

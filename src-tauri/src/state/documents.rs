@@ -25,7 +25,7 @@ fn is_model(path: &Path) -> bool {
 }
 
 /// Maximum length of the name of a pasted text, in characters.
-const LONGEST_NAME: usize = 60;
+const MAX_NAME_CHARS: usize = 60;
 
 /// The ticket of the document that is being opened: tickets of questions start at 1.
 const STOP_DOCUMENT: u64 = 0;
@@ -363,7 +363,7 @@ impl AppState {
         }
         let first = text.lines().map(str::trim).find(|line| !line.is_empty());
         let first = first.ok_or_else(|| messages::EMPTY_TEXT.to_owned())?;
-        let name = first.chars().take(LONGEST_NAME).collect();
+        let name = first.chars().take(MAX_NAME_CHARS).collect();
         self.open_plain(name, text.into());
         Ok(())
     }

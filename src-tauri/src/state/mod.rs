@@ -41,7 +41,7 @@ use crate::contract::{
     AppEvent, Gpus, MethodFacts, NoticeKind, Place, Settings, Snapshot, WorkerStatus,
 };
 use background::BackgroundReading;
-pub use checks::{MOST_TOKENS, check_method};
+pub use checks::{MAX_ANSWER_TOKENS, check_method};
 pub use conversation::{CLOSED_BEFORE_END, Loaded};
 pub use document::{OpenDocument, plain_text};
 pub use effect::{Effect, Open, Save};

@@ -8,7 +8,8 @@ use tokio::sync::oneshot;
 
 use super::AppState;
 use super::checks::{
-    MOST_INSTRUCTIONS, MOST_TOKENS, TEMPERATURE, ZOOM, check_method, check_stretch, parse_budget,
+    MAX_ANSWER_TOKENS, MAX_INSTRUCTION_CHARS, TEMPERATURE, ZOOM, check_method, check_stretch,
+    parse_budget,
 };
 use super::effect::{Effect, Save};
 use super::gpus::check_device;
@@ -41,13 +42,13 @@ impl AppState {
             check_method(method, parameters)?;
         }
         parse_budget(settings.budget.as_deref())?;
-        if !(1..=MOST_TOKENS).contains(&settings.max_tokens) {
-            return Err(messages::max_tokens(settings.max_tokens, MOST_TOKENS).into());
+        if !(1..=MAX_ANSWER_TOKENS).contains(&settings.max_tokens) {
+            return Err(messages::max_tokens(settings.max_tokens, MAX_ANSWER_TOKENS).into());
         }
         settings.instructions = settings.instructions.trim().to_owned();
         let length = settings.instructions.chars().count();
-        if length > MOST_INSTRUCTIONS {
-            return Err(messages::instructions(length, MOST_INSTRUCTIONS).into());
+        if length > MAX_INSTRUCTION_CHARS {
+            return Err(messages::instructions(length, MAX_INSTRUCTION_CHARS).into());
         }
         if !TEMPERATURE.contains(&settings.temperature) {
             return Err(messages::temperature(settings.temperature, &TEMPERATURE).into());

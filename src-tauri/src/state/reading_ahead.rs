@@ -13,7 +13,7 @@ use crate::contract::{AppEvent, Choice, ReadAhead, Settings};
 
 /// Tokens times bytes of weights, about as the time of reading: less takes a fraction of a second, and is read with the
 /// first question.
-const LEAST_WORK: u64 = 6 << 30;
+const MIN_WORK: u64 = 6 << 30;
 
 impl AppState {
     /// Begins to read the document if it is due and nothing else runs.
@@ -24,7 +24,7 @@ impl AppState {
         let weights = (self.models.open.facts()).map_or(0, |model| model.weights_bytes);
         let long = self.document.as_ref().is_some_and(|document| {
             let tokens = document.facts.tokens.unwrap_or(0) as u64;
-            document.facts.too_long.is_none() && tokens.saturating_mul(weights) >= LEAST_WORK
+            document.facts.too_long.is_none() && tokens.saturating_mul(weights) >= MIN_WORK
         });
         let Some(of) = self.questions_to_come() else {
             return;

@@ -11,7 +11,7 @@ use crate::messages::{self, as_sentence};
 const KINDS: [&str; 3] = ["off", "q8_0", "f16"];
 
 /// A smaller disk limit removes what was read and holds no document.
-const LEAST_BYTES: u64 = 64 << 20;
+const MIN_BYTES: u64 = 64 << 20;
 
 /// Checks the vault settings and returns the disk budget in bytes, if one is set.
 pub fn check_keeping(settings: &Settings) -> Result<Option<u64>, String> {
@@ -22,7 +22,7 @@ pub fn check_keeping(settings: &Settings) -> Result<Option<u64>, String> {
         return Ok(None);
     };
     match typed.parse() {
-        Ok(Budget::Bytes(bytes)) if bytes < LEAST_BYTES => Err(messages::keep_budget_small(typed)),
+        Ok(Budget::Bytes(bytes)) if bytes < MIN_BYTES => Err(messages::keep_budget_small(typed)),
         Ok(Budget::Bytes(bytes)) => Ok(Some(bytes)),
         _ => Err(messages::keep_budget(typed)),
     }

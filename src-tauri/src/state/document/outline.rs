@@ -7,11 +7,11 @@ use crate::contract::OutlineEntry;
 /// Number of offered questions.
 const QUESTIONS: usize = 4;
 /// Fewer headings than this offer no questions.
-const FEWEST: usize = 3;
+const MIN_ENTRIES: usize = 3;
 /// The deepest level whose headings offer questions.
-const DEEPEST: u8 = 2;
+const MAX_LEVEL: u8 = 2;
 /// The longest heading in a question, in characters.
-const LONGEST: usize = 60;
+const MAX_TITLE_CHARS: usize = 60;
 /// A heading with less text below it, in UTF-16 units, has nothing to ask about.
 const TEXT: usize = 60;
 /// Headings above text that nobody asks about, in lower case.
@@ -48,7 +48,7 @@ pub(super) fn questions(
     entries: &[OutlineEntry],
     length: usize,
 ) -> Vec<String> {
-    if headings.iter().filter(|heading| heading.level > 0).count() < FEWEST {
+    if headings.iter().filter(|heading| heading.level > 0).count() < MIN_ENTRIES {
         return Vec::new();
     }
     let mut offered: Vec<String> = Vec::new();
@@ -71,9 +71,9 @@ pub(super) fn questions(
 fn question(heading: &Heading) -> Option<String> {
     let name = heading.name();
     let is_word = |word: &str| word.chars().filter(|c| c.is_alphabetic()).count() >= 4;
-    let fits = (1..=DEEPEST).contains(&heading.level)
+    let fits = (1..=MAX_LEVEL).contains(&heading.level)
         && name.split_whitespace().any(is_word)
-        && name.chars().count() <= LONGEST
+        && name.chars().count() <= MAX_TITLE_CHARS
         && !name.contains(['"', '“', '”'])
         && !DULL.split(", ").any(|dull| dull == name.to_lowercase());
     let question = || {
