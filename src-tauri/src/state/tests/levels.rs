@@ -111,10 +111,16 @@ fn a_question_comes_first_and_levels_begin_anew() {
 fn levels_that_wait_end_where_another_model_is_opened() {
     let mut story = methodical();
     let turn = answer(&mut story, "keydiff", None);
-    let (_, asked) = story.ask("And?");
     story.state.show_less_memory(turn).expect("a map");
+    let (ticket, _) = levels(&mut story).expect("sent");
     story.state.choose_model_file("/other.gguf".into());
-    story.hear(answered(asked, "yes", Finish::End));
+    story.hear(Reply::Failed {
+        ticket: Some(ticket),
+        what: Failure::Levels,
+        message: "stopped".into(),
+        code: FaultCode::Other,
+        stopped: true,
+    });
     story.hear(model("/other.gguf"));
     assert_eq!(levels(&mut story), None);
     let turns = story.state.snapshot().turns;
