@@ -19,16 +19,18 @@
 //!                         | turn 0                      | turn 1                               |
 //! ```
 
+mod frame;
 mod limits;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use kept_kernels::Stop;
-use kept_models::{Message, Model, TokenizedText, Tokenizer};
+use kept_models::{Model, TokenizedText, Tokenizer};
 use kept_policies::PromptShape;
 
 use crate::{Earlier, EngineError};
+use frame::Frame;
 pub(crate) use limits::{
     MIN_ANSWER_TOKENS, ORDINARY_QUESTION, estimated_tokens, surely_too_long, too_long,
 };
@@ -144,16 +146,6 @@ pub struct Prompt {
     pub turns_left_out: usize,
     /// The document's tokens with their byte ranges, shared with the tokenizer's cache.
     pub(crate) text: Arc<TokenizedText>,
-}
-
-/// Delimiters of the placeholders for texts while the template is rendered. Private-use characters: no template changes
-/// them.
-const MARK_OPENS: char = '\u{F0000}';
-const MARK_CLOSES: char = '\u{F0001}';
-
-/// The placeholder of text number `index`.
-fn mark(index: usize) -> String {
-    format!("{MARK_OPENS}{index}{MARK_CLOSES}")
 }
 
 /// The most of the context length that a conversation leaves for the answer, as 1 / `ANSWER_PART`: the oldest turns
@@ -417,94 +409,6 @@ impl Prompt {
         self.document.contains(&position).then(|| {
             let span = &self.spans()[position - self.document.start];
             span.start as usize..span.end as usize
-        })
-    }
-}
-
-/// The rendered template around the texts of a prompt.
-struct Frame<'a> {
-    /// The template's text before the document, then before each of `texts`, then after the last: one more than the
-    /// texts with the document.
-    pieces: Vec<String>,
-    /// Questions and answers in turn; the last one is the question.
-    texts: Vec<&'a str>,
-    /// Whether the first text follows the first piece directly: there is no document.
-    first_follows: bool,
-}
-
-impl<'a> Frame<'a> {
-    /// The instruction contains nothing but the question. Right answers to the 105 questions of `tests/qa` that the
-    /// documents answer, by SmolLM2-135M with its full cache, and how often it declines (`kept eval qa --data
-    /// tests/qa --model smollm2 --methods full --max-tokens 48`, 95 % confidence: plus or minus 8 questions):
-    ///
-    /// ```text
-    /// before the question                                               right   declines wrongly, rightly (of 15)
-    /// "Question:"                                                         22       0       0
-    /// "Based on the document above, answer this question:"                23       2       0
-    /// "Question:", and before the document "Answer ... from this ..."     24       1       0
-    /// "Answer the question in one sentence, from the document above."     22       0       0
-    /// "Question:", and behind it "Answer in a few words."                 19       0       0
-    /// "Answer from the document. If it does not say, answer that ..."     14      70      10
-    /// ```
-    ///
-    /// The first four do not differ significantly; an invitation to decline makes a small model decline nearly
-    /// everything. Qwen2.5-1.5B answers 36 of 45 of these questions rightly with the first; with "Question: Answer only
-    /// from the document above. If it does not say, answer: ..." 26, declining 11 wrongly, and 7 of 10 rightly (the same
-    /// command, on a copy of the questions).
-    ///
-    /// # Errors
-    /// [`EngineError::Template`] if the template does not reproduce every text exactly once and in order.
-    fn new(model: &Model, text: &PromptText<'a>) -> Result<Self, EngineError> {
-        let refused = || EngineError::Template(model.name().to_owned());
-        if text.form == PromptForm::Plain {
-            return Ok(Self {
-                pieces: vec![String::new(); 3],
-                texts: vec![text.question],
-                first_follows: text.document.is_empty(),
-            });
-        }
-        let (question, between) = match text.form {
-            PromptForm::Chat => (text.question, ""),
-            _ => (text.question.trim(), "\n\nQuestion: "),
-        };
-        let turns = text.turns.iter();
-        let mut texts: Vec<&str> = turns
-            .flat_map(|turn| [turn.question.trim(), turn.answer.trim()])
-            .collect();
-        texts.push(question);
-        let first_follows = text.document.is_empty();
-        // Text number 0 is the document.
-        let message = |(index, _): (usize, &&str)| Message {
-            role: if index % 2 == 0 { "user" } else { "assistant" }.to_owned(),
-            content: if index == 0 && !first_follows {
-                format!("{}{between}{}", mark(0), mark(1))
-            } else {
-                mark(index + 1)
-            },
-        };
-        let messages: Vec<Message> = texts.iter().enumerate().map(message).collect();
-        let template = model.chat_template()?;
-        let rendered = template.render(&messages, true, text.thinking)?;
-        let mut pieces = Vec::with_capacity(texts.len() + 2);
-        let mut rest = rendered.as_str();
-        for index in usize::from(first_follows)..=texts.len() {
-            let (before, after) = rest.split_once(&mark(index)).ok_or_else(refused)?;
-            pieces.push(before.to_owned());
-            rest = after;
-        }
-        pieces.push(rest.to_owned());
-        if first_follows {
-            // An empty piece stands between the missing document and the first text.
-            pieces.insert(1, String::new());
-        }
-        let mut all = pieces.iter();
-        if all.any(|piece| piece.contains([MARK_OPENS, MARK_CLOSES])) {
-            return Err(refused());
-        }
-        Ok(Self {
-            pieces,
-            texts,
-            first_follows,
         })
     }
 }

@@ -44,8 +44,7 @@ impl AppState {
                 message,
                 streams,
             } => {
-                let refusal = message.filter(|_| !fits);
-                let refusal = refusal.map(|message| as_sentence(&message));
+                let refusal = message.filter(|_| !fits).as_deref().map(as_sentence);
                 let context = streams.then_some(context);
                 self.tokens_counted(tokens, estimated, refusal, context);
             }
