@@ -5,7 +5,9 @@
 use kept_fuzz::{file, folder};
 use kept_kernels::{PackedRows, RowStore, Stop};
 use kept_policies::Snapshot;
-use kept_vault::{HostRows, LayerShape, StoredMeasurement, Vault, VaultFolder, VaultKey, VaultShape};
+use kept_vault::{
+    HostRows, LayerShape, StoredMeasurement, StoredRows, Vault, VaultFolder, VaultKey, VaultShape,
+};
 use libfuzzer_sys::fuzz_target;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -87,7 +89,7 @@ struct Footer {
     window_heads: Option<LayerShape>,
     rows: String,
     queries: usize,
-    windows: Vec<Option<usize>>,
+    windows: Vec<StoredRows>,
     #[serde(default)]
     state: usize,
     measurements: Vec<StoredMeasurement>,
@@ -126,8 +128,9 @@ fn body_bytes(footer: &Footer) -> Option<usize> {
     let numbers = heads.flat_map(|heads| [heads.q_heads, heads.kv_heads, heads.head_dim]);
     let others = [footer.tokens, footer.queries, footer.state];
     let small = numbers.chain(others).all(|number| number < 1 << 10);
-    let windows = footer.windows.iter().flatten();
-    if !small || windows.clone().any(|window| *window > 1 << 20) {
+    let is_large =
+        |rows: &StoredRows| matches!(rows, StoredRows::Last(window) if *window > 1 << 20);
+    if !small || footer.windows.iter().any(is_large) {
         return None;
     }
     let shape = VaultShape {

@@ -205,9 +205,8 @@ pub struct VaultShape {
     pub kind: PackedRows,
     /// Number of last queries that each global layer stores.
     pub queries: usize,
-    /// `[layers]`: window of a sliding-window layer, 0 for a layer without rows of its own: a recurrent one, or one that
-    /// attends to an earlier layer's; `None` for global layers.
-    pub windows: Vec<Option<usize>>,
+    /// `[layers]`: the rows that each layer stores.
+    pub windows: Vec<StoredRows>,
     /// Elements of a recurrent layer's state, which it stores in place of rows; 0 without recurrent layers.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub state: usize,
@@ -215,31 +214,65 @@ pub struct VaultShape {
     pub measurements: Vec<StoredMeasurement>,
 }
 
+/// Which rows a layer stores. In the file a number or `null`, as [`kept_models::LayerKind::window`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Option<usize>", into = "Option<usize>")]
+pub enum StoredRows {
+    /// Those of all tokens: a global layer.
+    All,
+    /// Those of the last tokens ([`VaultShape::kept`]): a sliding-window layer with this window.
+    Last(usize),
+    /// None: a recurrent layer, or one that attends to the rows of an earlier layer.
+    None,
+}
+
+impl From<Option<usize>> for StoredRows {
+    fn from(window: Option<usize>) -> Self {
+        match window {
+            None => Self::All,
+            Some(0) => Self::None,
+            Some(window) => Self::Last(window),
+        }
+    }
+}
+
+impl From<StoredRows> for Option<usize> {
+    fn from(rows: StoredRows) -> Self {
+        match rows {
+            StoredRows::All => None,
+            StoredRows::Last(window) => Some(window),
+            StoredRows::None => Some(0),
+        }
+    }
+}
+
 impl VaultShape {
     /// Whether a layer stores a state in place of rows.
     pub fn is_recurrent(&self, layer: usize) -> bool {
-        self.state > 0 && self.windows[layer] == Some(0)
+        self.state > 0 && self.windows[layer] == StoredRows::None
     }
 
     /// Heads of a layer.
     pub fn heads_of(&self, layer: usize) -> LayerShape {
-        let own = self.window_heads.filter(|_| self.windows[layer].is_some());
+        let own = self
+            .window_heads
+            .filter(|_| self.windows[layer] != StoredRows::All);
         own.unwrap_or(self.heads)
     }
 
     /// The tokens whose rows a layer stores.
     pub fn rows(&self, layer: usize) -> Range<usize> {
-        match self.from {
-            _ if self.windows[layer] == Some(0) => self.tokens..self.tokens,
-            Some(from) => from..self.tokens,
-            None => Self::kept(self.windows[layer], self.tokens),
+        match (self.windows[layer], self.from) {
+            (StoredRows::None, _) => self.tokens..self.tokens,
+            (_, Some(from)) => from..self.tokens,
+            (StoredRows::All, None) => 0..self.tokens,
+            (StoredRows::Last(window), None) => Self::kept(window, self.tokens),
         }
     }
 
-    /// The tokens, of `tokens` in total, whose rows are stored in a global layer, or in a layer with `window`.
-    pub fn kept(window: Option<usize>, tokens: usize) -> Range<usize> {
-        let kept = window.map_or(tokens, |window| window + BEFORE_WINDOW);
-        tokens.saturating_sub(kept)..tokens
+    /// The tokens, of `tokens` in total, whose rows are stored in a layer with `window`.
+    pub fn kept(window: usize, tokens: usize) -> Range<usize> {
+        tokens.saturating_sub(window + BEFORE_WINDOW)..tokens
     }
 
     /// Bytes of one head's keys (or values) in one layer.
@@ -256,9 +289,9 @@ impl VaultShape {
     pub(super) fn layer_bytes(&self, layer: usize) -> u64 {
         let rows = 2 * self.heads_of(layer).kv_heads * self.head_bytes(layer);
         let beside = match self.windows[layer] {
-            Some(_) if self.is_recurrent(layer) => self.state * size_of::<f32>(),
-            Some(_) => 0,
-            None => {
+            StoredRows::None => self.state * size_of::<f32>(),
+            StoredRows::Last(_) => 0,
+            StoredRows::All => {
                 let measured = self.measurements.iter();
                 let measured = measured.map(|m| m.bytes(self.heads, self.tokens));
                 self.queries * self.query_width() * size_of::<f32>() + measured.sum::<usize>()
@@ -300,11 +333,10 @@ impl VaultShape {
             && self.windows.len() < 1 << 12
             && self.state < MAX_DIMENSION
             && self.measurements.len() <= StoredMeasurement::MAX_MEASUREMENTS
-            && self
-                .windows
-                .iter()
-                .flatten()
-                .all(|window| *window < MAX_DIMENSION)
+            && self.windows.iter().all(|rows| match rows {
+                StoredRows::Last(window) => *window < MAX_DIMENSION,
+                StoredRows::All | StoredRows::None => true,
+            })
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use kept_kernels::{PackedRows, RowStore};
 
 use super::footer::footer;
-use super::format::{Footer, LayerShape, PIECE, StoredMeasurement, VaultShape};
+use super::format::{Footer, LayerShape, PIECE, StoredMeasurement, StoredRows, VaultShape};
 use super::unfinished_file::{LockedFile, open_to_read, wait_for};
 use super::{VaultError, VaultKey};
 
@@ -193,7 +193,7 @@ impl Vault {
     pub fn fits(
         &self,
         [heads, window_heads]: [LayerShape; 2],
-        windows: impl Iterator<Item = Option<usize>>,
+        windows: impl Iterator<Item = StoredRows>,
         state: usize,
     ) -> bool {
         let shape = &self.footer.shape;
@@ -269,7 +269,7 @@ impl Vault {
             let state = self.footer.shape.state;
             elements.state = self.read_elements(state, f32::from_le_bytes, &mut checksum)?;
         }
-        if self.footer.shape.windows[layer].is_none() {
+        if self.footer.shape.windows[layer] == StoredRows::All {
             let queries = self.footer.shape.queries * self.footer.shape.query_width();
             elements.queries = self.read_elements(queries, f32::from_le_bytes, &mut checksum)?;
             for measurement in self.footer.shape.measurements.clone() {

@@ -37,7 +37,7 @@ fn shape(kind: PackedRows) -> VaultShape {
         window_heads: None,
         kind,
         queries: 7,
-        windows: vec![Some(3), None],
+        windows: vec![StoredRows::Last(3), StoredRows::All],
         state: 0,
         measurements: SUMS.to_vec(),
     }
@@ -136,7 +136,7 @@ fn write_in_chunks(folder: &VaultFolder, key: &VaultKey, kind: PackedRows) {
 fn a_state_comes_back() {
     let (_place, folder) = folder(1 << 30);
     let shape = VaultShape {
-        windows: vec![Some(0), None],
+        windows: vec![StoredRows::None, StoredRows::All],
         state: 1000,
         ..shape(PackedRows::F16)
     };
@@ -154,8 +154,16 @@ fn a_state_comes_back() {
     end_layer(&mut writer, 1);
     writer.finish(&ids()).expect("finished");
     let mut vault = find(&folder, &key('5')).expect("a vault");
-    assert!(vault.fits([HEADS; 2], [Some(0), None].into_iter(), 1000));
-    assert!(!vault.fits([HEADS; 2], [Some(0), None].into_iter(), 999));
+    assert!(vault.fits(
+        [HEADS; 2],
+        [StoredRows::None, StoredRows::All].into_iter(),
+        1000
+    ));
+    assert!(!vault.fits(
+        [HEADS; 2],
+        [StoredRows::None, StoredRows::All].into_iter(),
+        999
+    ));
     let (mut keys, mut values) = (rows(110, 9.0), rows(110, 9.0));
     let mut read = |layer| {
         let mut to = HostRows {

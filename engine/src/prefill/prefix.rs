@@ -27,8 +27,9 @@ use crate::backend;
 use crate::plan::PrefillPlan;
 use crate::shape::{head_shape, window_heads};
 use kept_vault::{
-    LAST_QUERIES, LayerElements, MAX_QUERIES, MIN_SHARED_TOKENS, StoredMeasurement, Vault,
-    VaultAccess, VaultError, VaultFolder, VaultKey, VaultShape, VaultUse, VaultWriter, shared,
+    LAST_QUERIES, LayerElements, MAX_QUERIES, MIN_SHARED_TOKENS, StoredMeasurement, StoredRows,
+    Vault, VaultAccess, VaultError, VaultFolder, VaultKey, VaultShape, VaultUse, VaultWriter,
+    shared,
 };
 
 use request::MeasurementRequest;
@@ -37,7 +38,8 @@ pub(super) use writing::MeasuredForVault;
 
 /// Whether `vault` was written by a model of the shape of `model`.
 fn fits_model(vault: &Vault, model: &Model) -> bool {
-    let windows = model.config().kinds.iter().map(|kind| kind.window());
+    let windows = model.config().kinds.iter();
+    let windows = windows.map(|kind| StoredRows::from(kind.window()));
     let heads = head_shape(model);
     let heads = [heads, window_heads(model).unwrap_or(heads)].map(Into::into);
     vault.fits(heads, windows, state_elements(model))
@@ -67,7 +69,7 @@ fn rows_shape(model: &Model, tokens: usize, kind: PackedRows) -> VaultShape {
         window_heads: window_heads(model).map(Into::into),
         kind,
         queries: 0,
-        windows: kinds.map(|kind| kind.window()).collect(),
+        windows: kinds.map(|kind| kind.window().into()).collect(),
         state: state_elements(model),
         measurements: Vec::new(),
     }
@@ -262,16 +264,16 @@ impl Prefix {
         }
         // A sliding-window layer needs the positions that the next token sees and that a vault of this prompt
         // keeps.
-        let covers = |(layer, window): (usize, &Option<usize>)| {
+        let covers = |(layer, rows): (usize, &StoredRows)| {
             // A state is that after all tokens of the vault.
             if shape.is_recurrent(layer) {
                 return known == shape.tokens;
             }
-            let own = window.filter(|&window| window > 0);
-            own.is_none_or(|window| {
-                let kept = VaultShape::kept(Some(window), self.tokens).start;
-                shape.rows(layer).start <= known.saturating_sub(window).min(kept)
-            })
+            let StoredRows::Last(window) = *rows else {
+                return true;
+            };
+            let kept = VaultShape::kept(window, self.tokens).start;
+            shape.rows(layer).start <= known.saturating_sub(window).min(kept)
         };
         if known < MIN_SHARED_TOKENS || !shape.windows.iter().enumerate().all(covers) {
             known = 0;

@@ -6,7 +6,7 @@ use kept_engine::Prefill;
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::models::RopeTable;
 use kept_engine::vault::{
-    LayerShape, ModelFingerprint, VaultAccess, VaultError, VaultKey, VaultShape, Vaults,
+    LayerShape, ModelFingerprint, StoredRows, VaultAccess, VaultError, VaultKey, VaultShape, Vaults,
 };
 use kept_tests::engine::open;
 use kept_tests::golden;
@@ -88,7 +88,7 @@ fn a_busy_or_full_vault_folder_costs_no_answer() {
         heads,
         kind: PackedRows::F16,
         queries: 0,
-        windows: vec![None; 3],
+        windows: vec![StoredRows::All; 3],
         state: 0,
         measurements: Vec::new(),
     };

@@ -7,7 +7,7 @@ use kept_policies::ScoreCacheKey;
 
 use super::Prefix;
 use crate::observe::MeasurementBuffers;
-use kept_vault::{MeasuredValues, RowsOf, StoredMeasurement, VaultError, VaultWriter};
+use kept_vault::{MeasuredValues, RowsOf, StoredMeasurement, StoredRows, VaultError, VaultWriter};
 
 /// A layer's results that the vault may store.
 pub(in crate::prefill) struct MeasuredForVault<'a> {
@@ -93,7 +93,7 @@ impl Prefix {
         for elements in measured.state.iter().flatten() {
             writer.elements(elements)?;
         }
-        if shape.windows[layer].is_none() {
+        if shape.windows[layer] == StoredRows::All {
             writer.elements(&self.queries)?;
             for measurement in shape.measurements {
                 match (measurement, self.stored(measurement)) {
