@@ -7,8 +7,14 @@ pub const NAME: &str = "sample.txt";
 /// Its text.
 pub const TEXT: &str = kept_engine::SAMPLE;
 const QUESTIONS: &str = include_str!("../../assets/sample.json");
-/// The default budget for the sample.
-pub const BUDGET: &str = "25%";
+/// The default budget for the sample with a model: a quarter for the built-in one, which looks up single facts. Other
+/// models are also asked for more, and invent details with a quarter of so short a text.
+pub fn budget(model: &str) -> &'static str {
+    match model {
+        kept_engine::MINI => "25%",
+        _ => "50%",
+    }
+}
 /// Number of suggested questions.
 const OFFERED: usize = 5;
 

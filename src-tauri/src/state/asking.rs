@@ -121,12 +121,12 @@ impl AppState {
     }
 
     /// The budget for the engine. The sample is short enough to be kept completely, which would not demonstrate Kept:
-    /// for the sample, `auto` without a budget gets a quarter, and its reason mentions this.
+    /// for the sample, `auto` without a budget gets a part, and its reason mentions this.
     pub(super) fn budget_of(&self, choice: &Choice) -> Option<String> {
         let (streams, sample) = self.how_it_is_read();
         let left_to_itself = choice.method == AUTO && choice.budget.is_none();
         if left_to_itself && sample && !streams {
-            Some(sample::BUDGET.to_owned())
+            Some(sample::budget(&self.settings.model).to_owned())
         } else {
             choice.budget.clone()
         }

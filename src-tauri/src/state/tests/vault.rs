@@ -228,7 +228,7 @@ fn a_document_beyond_the_context_is_read_by_the_methods_that_can_and_by_no_other
 }
 
 #[test]
-fn left_to_itself_the_sample_is_kept_to_a_quarter_and_a_document_of_ones_own_is_not() {
+fn left_to_itself_the_sample_is_kept_in_part_and_a_document_of_ones_own_is_not() {
     let budget = |story: &mut Story, choice: Choice| {
         story.look();
         story
@@ -251,6 +251,9 @@ fn left_to_itself_the_sample_is_kept_to_a_quarter_and_a_document_of_ones_own_is_
         Some("512")
     );
     assert_eq!(budget(&mut sample(), Choice::plain("full", None)), None);
+    let mut other = sample();
+    other.state.settings.model = "/other.gguf".to_owned();
+    assert_eq!(budget(&mut other, auto(None)).as_deref(), Some("50%"));
     let mut own = Story::ready();
     own.state.open_path("/a.txt".into());
     own.hear_bytes(
