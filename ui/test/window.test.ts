@@ -29,6 +29,7 @@ const one = (id: string) => document.querySelector<HTMLElement>(`[data-testid=${
 async function start() {
   const answers: Record<string, (args: Record<string, unknown>) => unknown> = {
     snapshot: () => snapshot({ document: documentFacts({ length: TEXT.length }), turns: [turn({ hasMap: true })] }),
+    save_settings: (args) => args['settings'],
     document_text: () => new TextEncoder().encode(TEXT).buffer,
     map_ends: () => ENDS.buffer,
     map_counts: () => counts.buffer,
