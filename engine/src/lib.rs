@@ -43,11 +43,11 @@ mod retention;
 mod sampler;
 mod session;
 mod shape;
+mod shared_prefill;
 mod sources;
 mod streaming;
 mod synthetic;
 mod system;
-mod together;
 mod votes;
 mod watch;
 
@@ -80,11 +80,11 @@ pub use reading::{DocumentReadRequest, DocumentReadResult};
 pub use retention::{LayerRetention, RetentionMap};
 pub use sampler::{REPEAT_PENALTY, Sampler, Sampling};
 pub use session::{Answer, AnswerReport, Ask, Engine, Finish, Limits, document_notes};
+pub use shared_prefill::{Answers, GreedyAnswer, PromptContext};
 pub use sources::{Citation, Source, Within};
 pub use streaming::{Stream, Streamed, Streaming};
 pub use synthetic::{SyntheticCache, synthetic_cache};
 pub use system::{available_memory, peak_resident_bytes, resident_bytes, total_memory};
-pub use together::{Answers, GreedyAnswer, PromptContext};
 pub use votes::{Attended, HeadAttention, TokenVotes, Votes};
 pub use watch::{PrefillSummary, ProgressMeter, Watch};
 

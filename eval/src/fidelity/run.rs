@@ -96,36 +96,37 @@ impl MethodRun {
             let sharing = done..done + now.len();
             let mut on_event = |event| on_event(sharing.clone(), event);
             let mut others = Vec::new();
-            let mut measure = |which: usize, cut: Result<(Plan, PrefillOutcome), EngineError>| {
-                let (planned, outcome) = match cut {
-                    Ok(cut) => cut,
-                    Err(refusal) => return on_run(done + which, Err(refusal)),
+            let mut measure =
+                |index: usize, outcome: Result<(Plan, PrefillOutcome), EngineError>| {
+                    let (planned, outcome) = match outcome {
+                        Ok(outcome) => outcome,
+                        Err(refusal) => return on_run(done + index, Err(refusal)),
+                    };
+                    let run = Self::compare(engine, reference, &context, planned, outcome, stop)?;
+                    // If every most likely token is the full cache's, so is the answer; otherwise the answer is
+                    // decoded in the second prefill.
+                    if run.same_answer {
+                        on_run(done + index, Ok(run))?
+                    } else {
+                        others.push((index, run))
+                    }
+                    Ok(())
                 };
-                let run = Self::compare(engine, reference, &context, planned, outcome, stop)?;
-                // If every most likely token is the full cache's, so is the answer; otherwise the answer is
-                // decoded in the second prefill.
-                if run.same_answer {
-                    on_run(done + which, Ok(run))?
-                } else {
-                    others.push((which, run))
-                }
-                Ok(())
-            };
-            engine.cut_each(&context, now, &mut on_event, &mut measure, stop)?;
+            engine.compress_each(&context, now, &mut on_event, &mut measure, stop)?;
             let asked: Vec<_> = others
                 .iter()
-                .map(|(which, _)| now[*which].clone())
+                .map(|(index, _)| now[*index].clone())
                 .collect();
             let mut others = others.into_iter();
-            let mut answer = |_, cut: Result<(Plan, PrefillOutcome), EngineError>| {
-                let (which, mut run) = others.next().expect("one for each that was asked");
-                let (_, outcome) = cut?;
+            let mut answer = |_, outcome: Result<(Plan, PrefillOutcome), EngineError>| {
+                let (index, mut run) = others.next().expect("one for each that was asked");
+                let (_, outcome) = outcome?;
                 run.answer = engine.decode_greedily(&context, outcome, stop)?;
                 run.same_answer = run.answer == reference.answer;
-                on_run(done + which, Ok(run))
+                on_run(done + index, Ok(run))
             };
             if !asked.is_empty() {
-                engine.cut_each(&context, &asked, &mut on_event, &mut answer, stop)?;
+                engine.compress_each(&context, &asked, &mut on_event, &mut answer, stop)?;
             }
             done += now.len();
         }

@@ -127,7 +127,7 @@ fn answers_on_a_shared_prefill_equal_separate_answers() {
     let answers = engine
         .ask_each(&text, &runs, 24, None, &mut |_| (), &Stop::new())
         .expect("answers");
-    assert_eq!(answers.readings, 1, "the built-in model is small");
+    assert_eq!(answers.prefills, 1, "the built-in model is small");
     for ((method, budget), found) in runs.iter().zip(&answers.texts) {
         let ask = Ask {
             turns: &[],

@@ -23,7 +23,7 @@ pub struct Answers {
     /// Per run, in order: the answer, or why the method refuses its budget or cache type.
     pub texts: Vec<Result<String, EngineError>>,
     /// Number of prefills.
-    pub readings: usize,
+    pub prefills: usize,
 }
 
 /// A prompt with the RoPE table for it and its answer.
@@ -52,14 +52,14 @@ impl<'a> PromptContext<'a> {
     }
 }
 
-/// Callback that receives each run after its cut.
-type Then<'a, E> =
+/// Callback that receives each run after its rows are chosen.
+type OnRun<'a, E> =
     dyn FnMut(usize, Result<(Plan, PrefillOutcome), EngineError>) -> Result<(), E> + 'a;
 
 impl Engine {
-    /// Prefills `text`; each of `runs` cuts it and answers greedily in up to `max_tokens` tokens, or up to the text
-    /// `until`, exactly as with [`Engine::ask`]. Runs share a prefill as long as their caches together are no larger than the
-    /// full cache, or 256 MiB, so that memory stays close to that of one run.
+    /// Prefills `text`; each of `runs` compresses it and answers greedily in up to `max_tokens` tokens, or up to the
+    /// text `until`, exactly as with [`Engine::ask`]. Runs share a prefill as long as their caches together are no
+    /// larger than the full cache, or 256 MiB, so that memory stays close to that of one run.
     ///
     /// # Errors
     /// As [`Engine::ask`], except refusals; a stop during decode is an error too.
@@ -78,35 +78,36 @@ impl Engine {
             ..PromptContext::new(self, &prompt, max_tokens)
         };
         let mut texts = Vec::with_capacity(runs.len());
-        let mut readings = 0;
+        let mut prefills = 0;
         let mut left = runs;
         while !left.is_empty() {
             let (now, later) = left.split_at(self.runs_per_prefill(left, &context));
             left = later;
-            readings += 1;
-            let mut answer = |_, cut: Result<(Plan, PrefillOutcome), EngineError>| {
-                texts.push(match cut {
+            prefills += 1;
+            let mut answer = |_, outcome: Result<(Plan, PrefillOutcome), EngineError>| {
+                texts.push(match outcome {
                     Ok((_, outcome)) => Ok(self.decode_greedily(&context, outcome, stop)?),
                     Err(refusal) => Err(refusal),
                 });
                 Ok::<(), EngineError>(())
             };
-            self.cut_each(&context, now, on_event, &mut answer, stop)?;
+            self.compress_each(&context, now, on_event, &mut answer, stop)?;
         }
         Ok(Answers {
             prompt_tokens: prompt.len(),
             texts,
-            readings,
+            prefills,
         })
     }
 
-    /// Prefills the prompt once for all of `runs` and calls `then` with each run's index and its cut, or the refusal.
-    pub fn cut_each<E: From<EngineError>>(
+    /// Prefills the prompt once for all of `runs` and calls `on_run` with each run's index and what it kept, or the
+    /// refusal.
+    pub fn compress_each<E: From<EngineError>>(
         &self,
         context: &PromptContext<'_>,
         runs: &[(MethodSpec, Budget)],
         on_event: &mut dyn FnMut(Event),
-        then: &mut Then<'_, E>,
+        on_run: &mut OnRun<'_, E>,
         stop: &Stop,
     ) -> Result<(), E> {
         let mut planned = Vec::with_capacity(runs.len());
@@ -132,12 +133,12 @@ impl Engine {
         });
         let outcomes = Prefill::run_each(prefills.collect(), on_event, stop)?;
         let mut outcomes = outcomes.into_iter();
-        for (which, planned) in planned.into_iter().enumerate() {
-            let cut = planned.and_then(|planned| {
+        for (index, planned) in planned.into_iter().enumerate() {
+            let outcome = planned.and_then(|planned| {
                 let outcome = outcomes.next().expect("one for each run that is planned");
                 Ok((planned, outcome?))
             });
-            then(which, cut)?;
+            on_run(index, outcome)?;
         }
         Ok(())
     }
