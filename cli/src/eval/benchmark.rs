@@ -156,11 +156,11 @@ fn ask(
     stop: &Stop,
 ) -> anyhow::Result<Scores> {
     let context = engine.model().config().context;
-    let room = context.saturating_sub(case.max_tokens);
-    let length = arguments.length.unwrap_or(room);
+    let longest = context.saturating_sub(case.max_tokens);
+    let length = arguments.length.unwrap_or(longest);
     ensure!(
-        (1..=room).contains(&length),
-        "--length {length} is not between 1 and {room}: the model reads {context} tokens, and an answer to {} has up to {}",
+        (1..=longest).contains(&length),
+        "--length {length} is not between 1 and {longest}: the model reads {context} tokens, and an answer to {} has up to {}",
         case.task,
         case.max_tokens
     );

@@ -54,7 +54,7 @@ export class Reader {
 
   /** The text has another layout: what is at its top stays there. */
   stay(): void {
-    // What is visible is known to about a line: asked anew at each of many changes, the place would wander.
+    // What is visible is known to about a line: asked again at each of many changes, the place would wander.
     this.#top ??= this.visible.start
     if (this.#top > 0) this.target = { offset: this.#top, place: 0, focus: false }
   }
