@@ -16,8 +16,8 @@ import { keptOf } from './kept'
 const TEXT = 'one\ntwo\n\n(Here ends the document "a.txt".)\n\nthree four\n\n(Here ends the document "b.pdf".)'
 const three = TEXT.indexOf('three')
 const DOCUMENTS = [
-  { name: 'a.txt', start: 0, end: 7, pages: 0 },
-  { name: 'b.pdf', start: three, end: three + 10, pages: 2 },
+  { name: 'a.txt', kind: 'text', start: 0, end: 7, pages: 0 },
+  { name: 'b.pdf', kind: 'pdf', start: three, end: three + 10, pages: 2 },
 ]
 const PAGES = [
   { number: 1, start: three, end: three + 6 },

@@ -7,8 +7,9 @@ import { blocksOf } from '../src/lib/blocks'
 import * as calls from '../src/lib/calls'
 import { Find } from '../src/lib/find.svelte'
 import { MapView } from '../src/lib/map.svelte'
+import { headingsOf } from '../src/lib/headings'
 import { Reader } from '../src/lib/reader.svelte'
-import { isProse, isSoftAt, shown, widthAt, wrapsOf } from '../src/lib/reflow'
+import { isProse, isSoftAt, shown, shownHeading, widthAt, wrapsOf } from '../src/lib/reflow'
 import { TextStore } from '../src/lib/text.svelte'
 import Block from '../src/parts/Block.svelte'
 import Frame from './Frame.svelte'
@@ -245,9 +246,9 @@ describe('several documents', () => {
     const text = a + note + b + note + c
     const from = a.length + note.length
     const documents = [
-      { name: 'a.txt', start: 0, end: a.length, pages: 0 },
-      { name: 'b.txt', start: from, end: from + b.length, pages: 0 },
-      { name: 'c.txt', start: text.length - c.length, end: text.length, pages: 0 },
+      { name: 'a.txt', kind: 'text', start: 0, end: a.length, pages: 0 },
+      { name: 'b.txt', kind: 'text', start: from, end: from + b.length, pages: 0 },
+      { name: 'c.txt', kind: 'text', start: text.length - c.length, end: text.length, pages: 0 },
     ]
     const wraps = wrapsOf(text, documents)
     expect(wraps.map((wrap) => [wrap.start, wrap.end])).toEqual([
@@ -352,5 +353,44 @@ describe('a block on the page', () => {
     const words = document.querySelector('[data-block]')!
     expect(words.childNodes).toHaveLength(1)
     expect(words.textContent).toBe(paragraph(6))
+  })
+})
+
+describe('headings', () => {
+  const text = '# Lease\nBetween two.\n\n## 1. Rent\n\nPaid *monthly*.\n```\n# a comment\n```\n#1 is no heading'
+  const titles = (kind: string) => headingsOf(text, kind).map((one) => [one.level, text.slice(one.title, one.end)])
+
+  it('are those of Markdown and of markup, not lines of code or of plain text', () => {
+    const both = [
+      [1, 'Lease'],
+      [2, '1. Rent'],
+    ]
+    expect(titles('markdown')).toEqual(both)
+    expect(titles('DOCX')).toEqual(both)
+    expect([...titles('text'), ...titles('code'), ...titles('pdf')]).toEqual([])
+  })
+
+  it('are those of each of several documents', () => {
+    const joined = text + '\n\n' + text
+    const second = text.length + 2
+    const documents = [
+      { name: 'a.txt', kind: 'text', start: 0, end: text.length, pages: 0 },
+      { name: 'b.docx', kind: 'DOCX', start: second, end: joined.length, pages: 0 },
+    ]
+    expect(headingsOf(joined, 'text', documents).map((one) => one.start - second)).toEqual([0, text.indexOf('##')])
+  })
+
+  it('are blocks of their own, shown without their marks', () => {
+    const headings = headingsOf(text, 'markdown')
+    const blocks = blocksOf(text, [], [], undefined, undefined, headings)
+    expect(blocks.map((b) => [b.heading?.level ?? 0, text.slice(b.start, b.end).slice(0, 12), b.gap])).toEqual([
+      [1, '# Lease', false],
+      [0, 'Between two.', false],
+      [2, '## 1. Rent', true],
+      [0, 'Paid *monthl', true],
+    ])
+    const line = shownHeading(text, headings[1]!)
+    expect(line).toBe('\u200b\u200b\u200b1. Rent')
+    expect(line.length).toBe(blocks[2]!.end - blocks[2]!.start)
   })
 })

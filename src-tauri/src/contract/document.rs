@@ -23,6 +23,8 @@ pub struct PageRange {
 pub struct DocumentPart {
     /// The file's name.
     pub name: String,
+    /// `text`, `pdf`, ...
+    pub kind: String,
     /// First UTF-16 unit in the joined text.
     pub start: usize,
     /// One past its last UTF-16 unit.

@@ -61,6 +61,7 @@ impl OpenDocument {
         let documents = (info.parts.iter().zip(edges.chunks_exact(2)))
             .map(|(part, ends)| DocumentPart {
                 name: part.document.name.clone(),
+                kind: part.document.kind.code().to_owned(),
                 start: ends[0],
                 end: ends[1],
                 pages: part.document.pages.len(),

@@ -1,9 +1,10 @@
 /**
- * Splits a document's text into blocks that are rendered one by one: paragraphs, at most about 2,000 characters each, or
- * twice that where a block would otherwise end at a soft line break (`reflow.ts`).
+ * Splits a document's text into blocks that are rendered one by one: headings, and paragraphs of at most about 2,000
+ * characters, or twice that where a block would otherwise end at a soft line break (`reflow.ts`).
  * Independent of tokens and pixels. Every offset is a UTF-16 index into the text; blocks ascend and never overlap.
  */
 import type { DocumentPart, PageRange } from './contract'
+import type { Heading } from './headings'
 
 export interface Block {
   start: number
@@ -15,6 +16,8 @@ export interface Block {
   document: string | null
   /** Whether an empty line precedes this block. */
   gap: boolean
+  /** The heading that it is, if it is one. */
+  heading?: Heading
 }
 
 const MAXIMUM = 2000
@@ -29,8 +32,10 @@ export function blocksOf(
   documents: readonly DocumentPart[] = [],
   maximum = MAXIMUM,
   isSoft: (line: number) => boolean = () => false,
+  headings: readonly Heading[] = [],
 ): Block[] {
   const blocks: Block[] = []
+  const titles = new Map(headings.map((heading) => [heading.start, heading]))
   // A block begins at the start of every page and document, and ends with its document; text between documents is in no
   // block.
   const edges: { start: number; page: number | null; document: string | null }[] = []
@@ -55,7 +60,7 @@ export function blocksOf(
   edges.forEach(({ start, page, document }, i) => {
     const end = edges[i + 1]?.start ?? text.length
     const before = blocks.length
-    cut(text, start, Math.max(start, end), page, maximum, isSoft, blocks)
+    cut(text, start, Math.max(start, end), page, maximum, isSoft, titles, blocks)
     const first = blocks[before]
     if (first) first.document = document
   })
@@ -116,6 +121,7 @@ function cut(
   page: number | null,
   maximum: number,
   isSoft: (line: number) => boolean,
+  titles: ReadonlyMap<number, Heading>,
   blocks: Block[],
 ) {
   const before = blocks.length
@@ -136,7 +142,13 @@ function cut(
     const found = text.indexOf('\n', line)
     const stop = found < 0 || found >= to ? to : found
     const next = Math.min(to, stop + 1)
-    if (blank(text, line, stop)) {
+    const title = titles.get(line)
+    if (title && stop - line <= maximum) {
+      close()
+      ;[start, end] = [line, stop]
+      close()
+      blocks[blocks.length - 1]!.heading = title
+    } else if (blank(text, line, stop)) {
       close()
       gap = true
     } else if (stop - line > maximum) {

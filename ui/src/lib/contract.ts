@@ -255,6 +255,10 @@ export type DocumentPart = {
  */
 name: string, 
 /**
+ * `text`, `pdf`, ...
+ */
+kind: string, 
+/**
  * First UTF-16 unit in the joined text.
  */
 start: number, 

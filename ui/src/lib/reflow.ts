@@ -11,6 +11,7 @@
  */
 import { isSpace } from './blocks'
 import type { DocumentPart } from './contract'
+import type { Heading } from './headings'
 
 /** A document, or one of several, that is wrapped prose. */
 export interface Wrap {
@@ -112,6 +113,11 @@ export function shown(text: string, start: number, end: number, width: number | 
     at = pair.next
   })
   return result + block.slice(at)
+}
+
+/** A heading as shown, of the same length: its marks have no width. */
+export function shownHeading(text: string, { start, title, end }: Heading): string {
+  return '\u200b'.repeat(title - start) + text.slice(title, end)
 }
 
 /** Two lines without a blank line between them. White space at the end of a line is not part of it. */

@@ -4,6 +4,7 @@
  */
 import { blocksOf, type Block } from './blocks'
 import type { DocumentFacts } from './contract'
+import { headingsOf } from './headings'
 import { isProse, isSoftAt, wrapsOf, type Wrap } from './reflow'
 
 export interface Text {
@@ -56,7 +57,8 @@ export class TextStore {
       const text = new TextDecoder('utf-8', { ignoreBOM: true }).decode(answer).replace(/\r(?!\n)/g, '\n')
       const wraps = isProse(document.kind) ? wrapsOf(text, document.documents) : []
       const isSoft = (line: number) => isSoftAt(text, wraps, line)
-      const blocks = blocksOf(text, document.pages, document.documents, undefined, isSoft)
+      const headings = headingsOf(text, document.kind, document.documents)
+      const blocks = blocksOf(text, document.pages, document.documents, undefined, isSoft, headings)
       this.current = { id: document.id, key, text, blocks, wraps }
     } catch (refusal) {
       if (this.#wanted !== key) return
