@@ -165,31 +165,44 @@ const MAX_ANSWER_TOKENS: usize = 1024;
 const NAME: usize = 20;
 
 /// The methods of a list (all methods if `None`) with the parameters in their brackets and those of `set`, given as
-/// method:name=value. Every parameter is checked before prefill.
+/// method:name=value, or name=value for every method that has it. Every parameter is checked before prefill.
 pub fn chosen_methods(list: Option<&str>, set: &str) -> anyhow::Result<Vec<MethodSpec>> {
     let mut methods = named_methods(list)?;
-    let mut further: Vec<(&str, Vec<(String, String)>)> = Vec::new();
-    let assignments = Parameters::parse_assignments(set)?;
+    let mut further: Vec<Vec<(String, String)>> = vec![Vec::new(); methods.len()];
+    let mut assignments = Parameters::parse_assignments(set)?;
+    // What is set for one method comes after what is set for all.
+    assignments.sort_by_key(|(name, _)| name.contains(':'));
     for (name, value) in &assignments {
-        let (method, parameter) = name.split_once(':').with_context(|| {
-            format!(
-                "--set {name}={value} does not say whose; write for example snapkv:{name}={value}, or snapkv[{name}={value}] in --methods"
-            )
-        })?;
-        let (method, parameter) = (method.trim(), parameter.trim());
-        ensure!(
-            methods.iter().any(|known| known.name == method),
-            "--set {name}={value} is for {method}, which is not among --methods; add it there"
-        );
-        let one = (parameter.to_owned(), value.clone());
-        match further.iter_mut().find(|(known, _)| *known == method) {
-            Some((_, values)) => values.push(one),
-            None => further.push((method, vec![one])),
+        let (method, parameter) = match name.split_once(':') {
+            Some((method, parameter)) => (Some(method.trim()), parameter.trim()),
+            None => (None, name.as_str()),
+        };
+        let mut used = false;
+        for (known, values) in methods.iter().zip(&mut further) {
+            let takes = match method {
+                Some(method) => known.name == method,
+                None => {
+                    (policies::find(&known.name)?.parameters.iter()).any(|p| p.name == parameter)
+                }
+            };
+            if takes {
+                values.push((parameter.to_owned(), value.clone()));
+            }
+            used |= takes;
+        }
+        match method {
+            Some(method) => ensure!(
+                used,
+                "--set {name}={value} is for {method}, which is not among --methods; add it there"
+            ),
+            None => ensure!(
+                used,
+                "--set {name}={value}: none of the methods has {name}; kept methods lists what they have"
+            ),
         }
     }
-    for (name, values) in &further {
-        let told = methods.iter_mut().filter(|method| method.name == *name);
-        told.for_each(|method| method.set_further(values));
+    for (method, values) in methods.iter_mut().zip(&further) {
+        method.set_further(values);
     }
     if let Some(label) = first_duplicate(&methods) {
         bail!(

@@ -27,9 +27,9 @@ pub struct CompareArguments {
         allow_hyphen_values = true
     )]
     pub budgets: String,
-    /// Parameters of single methods, as method:name=value[,method:name=value]; they apply to every entry of that method
-    /// unless its brackets set them.
-    #[arg(long, default_value = "", value_name = "METHOD:NAME=VALUE")]
+    /// Parameters, comma separated: name=value for every method that has it (sinks=0 as in most papers), or
+    /// method:name=value. Brackets come first.
+    #[arg(long, default_value = "", value_name = "[METHOD:]NAME=VALUE")]
     pub set: String,
     /// Type of the kept rows: f32, f16, q8_0 or q4_0; the full cache of the comparison is f32 [default: f16].
     #[arg(long, value_name = "TYPE")]
@@ -205,8 +205,9 @@ pub struct QaArguments {
     /// Methods, comma separated (`kept methods` lists them).
     #[arg(long, default_value = "full", value_name = "A,B,C")]
     pub methods: String,
-    /// Parameters of single methods, as method:name=value[,method:name=value].
-    #[arg(long, default_value = "", value_name = "METHOD:NAME=VALUE")]
+    /// Parameters, comma separated: name=value for every method that has it (sinks=0 as in most papers), or
+    /// method:name=value.
+    #[arg(long, default_value = "", value_name = "[METHOD:]NAME=VALUE")]
     pub set: String,
     /// Budgets, comma separated.
     #[arg(
@@ -250,9 +251,9 @@ pub struct PerplexityArguments {
         value_name = "A,B,C"
     )]
     pub methods: String,
-    /// Parameters of single methods, as method:name=value[,method:name=value]; they apply to every entry of that method
-    /// unless its brackets set them.
-    #[arg(long, default_value = "", value_name = "METHOD:NAME=VALUE")]
+    /// Parameters, comma separated: name=value for every method that has it (sinks=0 as in most papers), or
+    /// method:name=value. Brackets come first.
+    #[arg(long, default_value = "", value_name = "[METHOD:]NAME=VALUE")]
     pub set: String,
     /// Budgets, comma separated: rows per head (512) or bytes for the whole cache (512MiB) [default: a quarter of the
     /// context length].

@@ -218,6 +218,16 @@ fn one_method_is_compared_with_several_parameters() {
     std::fs::remove_dir_all(&folder).expect("a folder of ours");
 }
 
+/// A parameter without a method is that of every method that has it.
+#[test]
+fn a_parameter_is_set_for_all_methods() {
+    let set = ["--set", "h2o:sinks=2,sinks=0"];
+    let extra = ["--budgets", "64", "--methods", "full,snapkv,h2o", "--json"];
+    let lines = compare(&[extra.as_slice(), &set].concat()).json_lines();
+    let found: Vec<&Value> = lines[1..].iter().map(|line| &line["label"]).collect();
+    assert_eq!(found, ["full", "snapkv[sinks=0]", "h2o[sinks=2]"]);
+}
+
 #[test]
 fn a_refused_budget_is_a_row() {
     let extra = ["--methods", "snapkv,streaming_llm", "--budgets", "5"];
@@ -260,7 +270,7 @@ fn compare_names_invalid_input() {
     compare(&["--budgets", "120%"]).refused(&["120%"]);
     compare(&["--budgets", ""]).refused(&["--budgets"]);
     compare(&["--budgets", "12,25%,12"]).refused(&["--budgets names 12 twice"]);
-    compare(&["--set", "w=8"]).refused(&["w=8", "snapkv:w=8"]);
+    compare(&["--set", "windw=8"]).refused(&["none of the methods has windw"]);
     compare(&["--methods", "h2o", "--set", "snapkv:w=8"]).refused(&["snapkv", "--methods"]);
     compare(&["--methods", "snapkv", "--set", "snapkv:kernel=4"]).refused(&["kernel=4", "odd"]);
     compare(&["--methods", "snapkv", "--set", "snapkv:windw=8"]).refused(&["windw"]);
