@@ -85,6 +85,7 @@ fn reference(
         document,
         question,
         arguments.max_tokens,
+        None,
         &mut |event| bar.event(&event),
         stop,
     );
@@ -128,7 +129,7 @@ fn measure(
         }
         Ok(())
     };
-    let done = MethodRun::measure_each(engine, reference, runs, &mut read, &mut found, stop);
+    let done = MethodRun::measure_each(engine, reference, runs, None, &mut read, &mut found, stop);
     bar.clear();
     done?;
     Ok(rows)

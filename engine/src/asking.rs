@@ -208,7 +208,7 @@ impl Engine {
         let sampler = Sampler::new(ask.sampling)?;
         let (n, max_new_tokens) = (prompt.len(), plan.max_new_tokens());
         let budget = plan.row_plan.budget;
-        let mut notes = self.reading_notes(ask, memory_note, budget, n)?;
+        let notes = self.reading_notes(ask, memory_note, budget, n)?;
         // With the upper bound of the vault's bytes: prefill determines how much of the document is in the vault.
         let vault = (ask.vault).map_or(0, |vaults| self.vault_bytes(n, vaults.kind));
         self.check_memory(&MemoryLedger {
@@ -221,40 +221,29 @@ impl Engine {
         watch.prompt(&prompt);
         let started = Instant::now();
         let turns: Vec<usize> = prompt.turns.iter().map(|turn| turn.end).collect();
-        let read = |watch: &mut dyn Watch, rebuild: bool| {
-            let name = &ask.method.name;
-            let _span = tracing::info_span!("reading", tokens = n, method = name, budget).entered();
-            let planned = PlannedPrefill {
-                input: PrefillTask {
-                    model: self.model(),
-                    ids: &prompt.ids,
-                    rope: &rope,
-                    every_row: false,
-                },
-                method,
-                plan: plan.clone(),
-                vault: ask.vault.map(|vaults| VaultAccess {
-                    vaults,
-                    model: self.fingerprint(),
-                    document: &ask.document.name,
-                    turns: &turns,
-                    rebuild,
-                }),
-                gpu_memory: ask.limits.memory,
-            };
-            planned.run(watch, stop)
+        let _span =
+            tracing::info_span!("reading", tokens = n, method = &ask.method.name, budget).entered();
+        let read = self.read_in_sections(ask, &prompt, &rope, &plan, watch, stop)?;
+        let planned = PlannedPrefill {
+            input: PrefillTask {
+                model: self.model(),
+                ids: &prompt.ids,
+                rope: &rope,
+                every_row: false,
+            },
+            method,
+            plan,
+            vault: ask.vault.map(|vaults| VaultAccess {
+                turns: &turns,
+                ..self.vault_access(vaults, &ask.document.name)
+            }),
+            gpu_memory: ask.limits.memory,
         };
-        let outcome = match read(watch, false) {
-            Err(EngineError::Vault(error)) => {
-                tracing::warn!(%error, "the document is read again");
-                if let Some(vaults) = ask.vault {
-                    vaults.folder.remove_if_damaged(&error);
-                }
-                notes.push(error.read_again().into());
-                read(watch, true)?
-            }
-            outcome => outcome?,
+        let outcome = match read {
+            Some(read) => read.complete(planned, watch, stop)?,
+            None => planned.run(watch, stop)?,
         };
+        drop(_span);
         let mut read = PrefilledPrompt::new(prompt, outcome, started.elapsed(), notes);
         if read.vault.used {
             let note = agnostic_note(ask.method);

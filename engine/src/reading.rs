@@ -1,5 +1,6 @@
-//! Reading a document before a question is asked: its keys and values go to its vault, section by section. A stop loses
-//! at most the section that is being read; the next reading, or the next question, goes on after the last one.
+//! Reading a long document section by section: before a question is asked, or at its beginning. The document's keys and
+//! values go to its vault, so a stop loses at most the section that is being read; the next reading, or the next
+//! question, goes on after the last one.
 //!
 //! ```text
 //! template document                              question
@@ -10,9 +11,9 @@
 //! Each section writes a vault of all tokens so far, which replaces the one before: sections grow with the document, so
 //! that a document is written about eight times at most.
 //!
-//! Then the method of the questions to come measures what it needs of the document alone: KVzip's reconstruction. Methods
-//! that sum over all queries of the document (H2O, EMS, Expected Attention) measure while they read, so they read it in
-//! one piece.
+//! After a reading without a question, the method of the questions to come measures what it needs of the document alone:
+//! KVzip's reconstruction. Methods that sum over all queries of the document (H2O, EMS, Expected Attention) measure while
+//! they read, so they read it in one piece.
 //!
 //! A document longer than the context length is read in streaming mode with the method and budget of the questions to
 //! come, and the state at its end is saved (`streaming/state.rs`): no method in streaming mode looks at the question
@@ -24,17 +25,17 @@ use std::time::Instant;
 use kept_kernels::Stop;
 use kept_models::RopeTable;
 use kept_policies::{Budget, PromptShape};
-use kept_vault::{VaultAccess, VaultKey, Vaults, shared};
+use kept_vault::{VaultKey, Vaults, shared};
 
 use crate::documents::Document;
-use crate::plan::{Plan, PromptPlan};
+use crate::plan::{Plan, PrefillPlan, PromptPlan};
 use crate::prefill::{PlannedPrefill, PrefillTask};
 use crate::prompt::ORDINARY_QUESTION;
 use crate::streaming::StreamedText;
 use crate::watch::EventSink;
 use crate::{
-    Engine, EngineError, Event, Limits, MethodSpec, Note, Phase, PlanRequest, Progress, Prompt,
-    PromptText, Streaming,
+    Ask, CompactLayer, Engine, EngineError, Event, Limits, MemoryNow, MethodSpec, Note, Phase,
+    PlanRequest, PrefillOutcome, Progress, Prompt, PromptText, Streaming, Watch,
 };
 
 /// Smallest section, in tokens.
@@ -45,6 +46,9 @@ const PART: usize = 8;
 const METHOD: &str = "streaming_llm";
 /// Its budget, in rows.
 const ROWS: usize = 64;
+/// Work from which a question reads its document in sections, in tokens times bytes of weights read per token: between
+/// half a minute and two on two to eight cores.
+pub(crate) const SECTION_WORK: u64 = 4 << 40;
 
 /// A document to read before a question.
 #[derive(Debug, Clone, Copy)]
@@ -122,68 +126,145 @@ impl Engine {
         let PromptPlan::Prefill(planned) = planned.reading else {
             unreachable!("streaming mode is off");
         };
-        let at_once = planned.sums_over_queries();
         // Some models rotate differently in long texts, so the table is that of an ordinary question.
         let positions = prompt.len() + Self::DEFAULT_MAX_TOKENS;
-        let mut reading = RegularReading {
+        let rope = RopeTable::new(self.model().config(), positions);
+        let mut reading = SectionReading {
             engine: self,
-            request,
+            request: *request,
             ids: &prompt.ids,
             before: prompt.document.start,
-            rope: RopeTable::new(self.model().config(), positions),
-            total: end + planned.repeated(),
+            rope: &rope,
+            progress: WholeProgress {
+                total: end + planned.repeated(),
+                from_vault: known,
+                left_out: 0,
+                started: Instant::now(),
+            },
             read: DocumentReadResult {
                 tokens: end,
                 from_vault: known,
                 stored: known,
                 notes: Vec::new(),
             },
-            started: Instant::now(),
-            progress,
         };
         if planned.drops_tokens() {
             return Ok(reading.read);
         }
+        let mut of_document = |event: Event| {
+            if let Event::Progress(now) = event {
+                progress(&now);
+            }
+        };
+        let watch = &mut EventSink(&mut of_document);
+        let at_once = planned.sums_over_queries().any();
         if !at_once {
-            reading.read_sections(stop)?;
+            reading.begin_after(reading.known()?);
+            reading.read_sections(watch, stop)?;
         }
         let complete = reading.read.stored == end;
         if (at_once && !complete) || (complete && planned.repeated() > 0) {
-            let covers = reading.read.stored..reading.total;
-            if reading.run(self.plan(&of_question)?, prompt.len(), covers, stop)? {
+            let covers = reading.read.stored..reading.progress.total;
+            let of_question = self.plan(&of_question)?;
+            if reading.run(of_question, prompt.len(), covers, watch, stop)? {
                 reading.read.stored = end;
             }
         }
         Ok(reading.read)
     }
+
+    /// Reads the document of a question section by section, all but the question, if it takes long and the vault lacks
+    /// most of it; `plan` is the question's. The rest is then read by [`SectionReading::complete`].
+    ///
+    /// # Errors
+    /// As [`Engine::read_document`].
+    pub(crate) fn read_in_sections<'a>(
+        &'a self,
+        ask: &'a Ask<'_>,
+        prompt: &'a Prompt,
+        rope: &'a RopeTable,
+        plan: &PrefillPlan,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<Option<SectionReading<'a>>, EngineError> {
+        let (end, model) = (prompt.document.end, self.model());
+        let takes_long = |tokens: usize| tokens as u64 * model.step_bytes() >= self.section_work();
+        let Some(vaults) = ask.vault.filter(|_| takes_long(end)) else {
+            return Ok(None);
+        };
+        if plan.drops_tokens() || plan.sums_over_queries().any() {
+            return Ok(None);
+        }
+        let mut reading = SectionReading {
+            engine: self,
+            request: DocumentReadRequest {
+                document: ask.document,
+                method: ask.method,
+                budget: ask.budget,
+                max_tokens: ask.max_tokens,
+                vaults,
+                memory: ask.limits.memory,
+            },
+            ids: &prompt.ids,
+            before: prompt.document.start,
+            rope,
+            progress: WholeProgress {
+                total: end + plan.tokens_read_after(end),
+                from_vault: 0,
+                left_out: 0,
+                started: Instant::now(),
+            },
+            read: DocumentReadResult {
+                tokens: end,
+                from_vault: 0,
+                stored: 0,
+                notes: Vec::new(),
+            },
+        };
+        // A vault that cannot be looked into becomes a note of the question's prefill.
+        let known = reading.known().unwrap_or(end);
+        if !takes_long(end - known) {
+            return Ok(None);
+        }
+        reading.begin_after(known);
+        reading.progress.left_out = known;
+        reading.read_sections(watch, stop)?;
+        Ok(Some(reading))
+    }
 }
 
-/// A reading of a document by regular prefills.
-struct RegularReading<'a> {
+/// A reading of a document by regular prefills, section by section.
+pub(crate) struct SectionReading<'a> {
     engine: &'a Engine,
-    request: &'a DocumentReadRequest<'a>,
-    /// The prompt of an ordinary question.
+    request: DocumentReadRequest<'a>,
+    /// The prompt of a question.
     ids: &'a [u32],
     /// Its tokens before the document.
     before: usize,
-    rope: RopeTable,
-    /// Tokens of everything that is read.
-    total: usize,
+    rope: &'a RopeTable,
+    progress: WholeProgress,
     read: DocumentReadResult,
-    started: Instant,
-    progress: &'a mut dyn FnMut(&Progress),
 }
 
-impl RegularReading<'_> {
+impl SectionReading<'_> {
+    /// How many of the document's tokens a vault holds.
+    fn known(&self) -> Result<usize, EngineError> {
+        let vaults = self.request.vaults;
+        let ids = &self.ids[..self.read.tokens];
+        let key = VaultKey::new(self.engine.fingerprint(), self.rope, ids, vaults.kind);
+        let vault = vaults.folder.find(&key, ids)?;
+        Ok(vault.map_or(0, |vault| shared(vault.ids(), ids)))
+    }
+
+    /// Reading begins after `known` tokens.
+    fn begin_after(&mut self, known: usize) {
+        (self.read.from_vault, self.read.stored) = (known, known);
+        self.progress.from_vault = known;
+    }
+
     /// Reads what the vault lacks, section by section, until it cannot be written.
-    fn read_sections(&mut self, stop: &Stop) -> Result<(), EngineError> {
-        let (end, vaults) = (self.read.tokens, self.request.vaults);
-        let ids = &self.ids[..end];
-        let key = VaultKey::new(self.engine.fingerprint(), &self.rope, ids, vaults.kind);
-        let from_vault = (vaults.folder.find(&key, ids)?)
-            .as_ref()
-            .map_or(0, |vault| shared(vault.ids(), ids));
-        (self.read.from_vault, self.read.stored) = (from_vault, from_vault);
+    fn read_sections(&mut self, watch: &mut dyn Watch, stop: &Stop) -> Result<(), EngineError> {
+        let end = self.read.tokens;
         while self.read.stored < end {
             let first = self.read.stored;
             let section = first..end.min(first + SECTION.max(first / PART));
@@ -198,7 +279,7 @@ impl RegularReading<'_> {
                 max_new_tokens: 1,
                 ..self.request.plan_request(&shape, Streaming::Off)
             })?;
-            if !self.run(plan, section.end + 1, section.clone(), stop)? {
+            if !self.run(plan, section.end + 1, section.clone(), watch, stop)? {
                 break;
             }
             self.read.stored = section.end;
@@ -213,43 +294,117 @@ impl RegularReading<'_> {
         plan: Plan,
         tokens: usize,
         covers: Range<usize>,
+        watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<bool, EngineError> {
         self.engine.check_memory(&plan.ledger()?)?;
         let PromptPlan::Prefill(prefill) = plan.reading else {
             unreachable!("streaming mode is off");
         };
-        let mut of_run = |event: Event| {
-            if let Event::Progress(now) = event {
-                let done = covers.start + now.tokens_done.min(covers.len());
-                let now = progress_of(done, self.total, self.read.from_vault, self.started);
-                (self.progress)(&now);
-            }
-        };
         let planned = PlannedPrefill {
             input: PrefillTask {
                 model: self.engine.model(),
                 ids: &self.ids[..tokens],
-                rope: &self.rope,
+                rope: self.rope,
                 every_row: false,
             },
             method: &*plan.method,
             plan: *prefill,
-            vault: Some(VaultAccess {
-                vaults: self.request.vaults,
-                model: self.engine.fingerprint(),
-                document: &self.request.document.name,
-                turns: &[],
-                rebuild: false,
-            }),
+            vault: Some(
+                (self.engine).vault_access(self.request.vaults, &self.request.document.name),
+            ),
             gpu_memory: self.request.memory,
         };
-        let outcome = planned.run(&mut EventSink(&mut of_run), stop)?;
+        let mut part = PartWatch {
+            watch,
+            whole: self.progress,
+            covers,
+            layers: false,
+        };
+        let outcome = planned.run(&mut part, stop)?;
         let written = outcome.vault.is_some_and(|vault| vault.written);
         if !written {
             self.read.notes = outcome.notes;
         }
         Ok(written)
+    }
+
+    /// Runs the prefill of the question, which finds the sections in the vault; its outcome is that of both.
+    pub(crate) fn complete(
+        self,
+        planned: PlannedPrefill<'_>,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<PrefillOutcome, EngineError> {
+        let mut part = PartWatch {
+            watch,
+            covers: self.read.stored..self.progress.total,
+            whole: self.progress,
+            layers: true,
+        };
+        let mut outcome = planned.run(&mut part, stop)?;
+        if let Some(vault) = &mut outcome.vault {
+            let read = (self.read.stored - self.read.from_vault).min(vault.tokens_from_vault);
+            vault.tokens_from_vault -= read;
+            vault.tokens_read += read;
+            vault.used = vault.tokens_from_vault > 0;
+            vault.written |= read > 0;
+        }
+        Ok(outcome)
+    }
+}
+
+/// The progress of a reading in several parts.
+#[derive(Debug, Clone, Copy)]
+struct WholeProgress {
+    /// Tokens of everything that is read, known ones included.
+    total: usize,
+    /// Tokens that the vault had at the start.
+    from_vault: usize,
+    /// How many of them do not count as done and in total.
+    left_out: usize,
+    started: Instant,
+}
+
+impl WholeProgress {
+    /// The progress after `done` tokens, known ones included.
+    fn after(&self, done: usize) -> Progress {
+        let elapsed = self.started.elapsed().as_secs_f64();
+        let rate = done.saturating_sub(self.from_vault) as f64 / elapsed.max(f64::EPSILON);
+        Progress {
+            phase: Phase::Reading,
+            tokens_done: done - self.left_out,
+            tokens_total: self.total - self.left_out,
+            tokens_from_vault: self.from_vault,
+            tokens_per_second: rate,
+            seconds_left: if rate > 0.0 {
+                (self.total - done) as f64 / rate
+            } else {
+                0.0
+            },
+        }
+    }
+}
+
+/// Passes on the progress of one part of a reading as that of all, and the layers of the question's part.
+struct PartWatch<'a> {
+    watch: &'a mut dyn Watch,
+    whole: WholeProgress,
+    /// The tokens that this part reads, of all.
+    covers: Range<usize>,
+    layers: bool,
+}
+
+impl Watch for PartWatch<'_> {
+    fn layer(&mut self, layer: usize, kept: &CompactLayer) {
+        if self.layers {
+            self.watch.layer(layer, kept);
+        }
+    }
+
+    fn progress(&mut self, now: &Progress, memory: &MemoryNow) {
+        let done = self.covers.start + now.tokens_done.min(self.covers.len());
+        self.watch.progress(&self.whole.after(done), memory);
     }
 }
 
@@ -291,9 +446,13 @@ impl Engine {
         let started = Instant::now();
         let mut of_document = |event: Event| {
             if let Event::Progress(now) = event {
-                let from_vault = now.tokens_from_vault;
-                let done = from_vault + now.tokens_done;
-                progress(&progress_of(done, ids.len(), from_vault, started));
+                let whole = WholeProgress {
+                    total: ids.len(),
+                    from_vault: now.tokens_from_vault,
+                    left_out: 0,
+                    started,
+                };
+                progress(&whole.after(now.tokens_from_vault + now.tokens_done));
             }
         };
         let mut notes = Vec::new();
@@ -304,23 +463,5 @@ impl Engine {
             read.stored = read.tokens;
         }
         Ok(read)
-    }
-}
-
-/// The progress after `done` of `total` tokens.
-fn progress_of(done: usize, total: usize, from_vault: usize, started: Instant) -> Progress {
-    let elapsed = started.elapsed().as_secs_f64();
-    let rate = (done - from_vault) as f64 / elapsed.max(f64::EPSILON);
-    Progress {
-        phase: Phase::Reading,
-        tokens_done: done,
-        tokens_total: total,
-        tokens_from_vault: from_vault,
-        tokens_per_second: rate,
-        seconds_left: if rate > 0.0 {
-            (total - done) as f64 / rate
-        } else {
-            0.0
-        },
     }
 }

@@ -13,6 +13,7 @@ use kept_policies::{Budget, Method};
 use crate::compact::F16_ROWS;
 use crate::note::Note;
 use crate::plan::{full_cache_bytes, window_bytes};
+use crate::reading::SECTION_WORK;
 use crate::shape::shape_of;
 use crate::{
     Attended, Chosen, Citation, EngineError, EvictionLog, HeadAttention, MemoryLedger, MethodSpec,
@@ -236,6 +237,7 @@ pub struct Engine {
     opened: Arc<Opened>,
     /// The requested cache type; `None` uses [`Engine::DEFAULT_CACHE`].
     cache: Option<CacheType>,
+    section_work: u64,
 }
 
 /// The state shared by all clones of an engine.
@@ -278,7 +280,22 @@ impl Engine {
                 program,
             }),
             cache: None,
+            section_work: SECTION_WORK,
         })
+    }
+
+    /// Sets the work from which a question reads its document in sections, in tokens times bytes of weights.
+    #[doc(hidden)]
+    pub fn with_section_work(self, section_work: u64) -> Self {
+        Self {
+            section_work,
+            ..self
+        }
+    }
+
+    /// Work from which a question reads its document in sections ([`SECTION_WORK`]).
+    pub(crate) fn section_work(&self) -> u64 {
+        self.section_work
     }
 
     /// The model, to attach a device to it.

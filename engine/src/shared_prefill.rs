@@ -11,6 +11,7 @@ use crate::{
     Decoder, Engine, EngineError, Event, Finish, MethodSpec, Plan, PlanRequest, Prefill,
     PrefillOutcome, Prompt, PromptText,
 };
+use kept_vault::{VaultAccess, Vaults};
 
 /// Caches up to this size in total may always share a prefill, in bytes.
 const SMALL: u64 = 256 << 20;
@@ -36,6 +37,8 @@ pub struct PromptContext<'a> {
     pub max_new_tokens: usize,
     /// A text that ends the answer when it is written.
     pub until: Option<&'a str>,
+    /// The vaults, if any.
+    pub vault: Option<VaultAccess<'a>>,
 }
 
 impl<'a> PromptContext<'a> {
@@ -48,6 +51,7 @@ impl<'a> PromptContext<'a> {
             rope: RopeTable::new(engine.model().config(), positions),
             max_new_tokens,
             until: None,
+            vault: None,
         }
     }
 }
@@ -57,6 +61,17 @@ type OnRun<'a, E> =
     dyn FnMut(usize, Result<(Plan, PrefillOutcome), EngineError>) -> Result<(), E> + 'a;
 
 impl Engine {
+    /// Access to the vault of a document named `document` in `vaults`, for a prompt without earlier turns.
+    pub fn vault_access<'a>(&'a self, vaults: Vaults<'a>, document: &'a str) -> VaultAccess<'a> {
+        VaultAccess {
+            vaults,
+            model: self.fingerprint(),
+            document,
+            turns: &[],
+            rebuild: false,
+        }
+    }
+
     /// Prefills `text`; each of `runs` compresses it and answers greedily in up to `max_tokens` tokens, or up to the
     /// text `until`, exactly as with [`Engine::ask`]. Runs share a prefill as long as their caches together are no
     /// larger than the full cache, or 256 MiB, so that memory stays close to that of one run.
@@ -122,6 +137,7 @@ impl Engine {
             document: Some(prompt.document.clone()),
             tail: prompt.tail(),
             cache: planned.cache(),
+            vault: context.vault,
             ..Prefill::new(
                 self.model(),
                 &prompt.ids,

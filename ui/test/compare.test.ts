@@ -11,6 +11,7 @@ import {
   doneShare,
   entriesOf,
   expected,
+  readings,
   keyOf,
   nameOf,
   nextOrder,
@@ -111,11 +112,17 @@ describe('what is compared', () => {
   })
 
   it('says how long from what the last question took', () => {
-    // The last question had its document from the vault: a comparison reads it.
+    // The last question had its document from the vault: its prefill says nothing.
     const facts = { promptTokens: 200, prefillSeconds: 0.1, decodeSeconds: 1 } as Facts
-    expect(expected(facts, 100, 4)).toEqual([9, 27])
-    expect(expected(facts, undefined, 4)).toBeNull()
-    expect(expected(null, 100, 4)).toBeNull()
+    const off = readings(4, 'off', false)
+    expect(expected(facts, 100, 4, off)).toEqual([9, 27])
+    expect(expected(facts, undefined, 4, off)).toBeNull()
+    expect(expected(null, 100, 4, off)).toBeNull()
+    // With the vault the document is read once or twice, and after a comparison perhaps not at all.
+    const [first, again] = [readings(4, 'q8_0', false), readings(4, 'f16', true)]
+    expect(expected(facts, 100, 4, first)![1]).toBeLessThan(15)
+    expect(expected(facts, 100, 4, first)![0]).toBeGreaterThan(7)
+    expect(expected(facts, 100, 4, again)![0]).toBeLessThan(6)
   })
 })
 

@@ -1,5 +1,5 @@
-//! Comparisons: a run with the full cache, then the runs of the methods. Each run is reported as soon as it is
-//! complete.
+//! Comparisons: a run with the full cache, then the runs of the methods, which load the document from its vault. Each run
+//! is reported as soon as it is complete.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -25,6 +25,7 @@ pub fn compare(job: &Job, comparison: &CompareRequest, output: &Output) -> Resul
         &job.document.document,
         &comparison.question,
         comparison.max_tokens.clamp(1, MAX_ANSWER_TOKENS),
+        job.vault_settings.vaults(),
         &mut |event| report_progress(job, None, 1, &event, output),
         &job.stop,
     )?;
@@ -86,10 +87,13 @@ fn run_all(
             }
         }
     }
+    let vaults = job.vault_settings.vaults();
+    let document = &job.document.document;
     MethodRun::measure_each(
         engine,
         reference,
         &pairs,
+        vaults.map(|vaults| engine.vault_access(vaults, &document.name)),
         &mut |sharing, event| {
             let first = planned[sharing.start];
             report_progress(job, Some(first), sharing.len(), &event, output)

@@ -7,7 +7,7 @@ use anyhow::ensure;
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::models::RopeTable;
 use kept_engine::policies::{Budget, Evict, Method, PromptShape};
-use kept_engine::vault::{VaultAccess, Vaults};
+use kept_engine::vault::Vaults;
 use kept_engine::{
     CompactCache, Engine, Limits, MemoryLedger, MethodSpec, Phase, PlanRequest, Prefill, Progress,
     Stream, Streaming, SyntheticCache, synthetic_cache,
@@ -78,15 +78,12 @@ impl Asked<'_> {
         let positions = n + self.max_new_tokens;
         let rope = RopeTable::new(model.config(), positions);
         let started = Instant::now();
-        let access = self.vaults.map(|vaults| VaultAccess {
-            vaults: Vaults {
+        let access = self.vaults.map(|vaults| {
+            let vaults = Vaults {
                 folder: &vaults.folder,
                 kind: PackedRows::Q8_0,
-            },
-            model: self.engine.fingerprint(),
-            document: "drawn",
-            turns: &[],
-            rebuild: false,
+            };
+            self.engine.vault_access(vaults, "drawn")
         });
         let mut prefill = Prefill::new(model, self.ids, method, budget, self.max_new_tokens, &rope)
             .with_cache(self.engine.cache_type())

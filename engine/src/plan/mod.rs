@@ -23,6 +23,7 @@ use kept_policies::{Budget, Method, PolicyError, PromptShape};
 pub use estimate::Estimate;
 pub(crate) use estimate::{agnostic_note, budget_note};
 pub(crate) use kept::{full_cache_bytes, window_bytes};
+pub(crate) use prefill::SumsOverQueries;
 pub use prefill::{CHUNK, LayerKeeps, PrefillPlan, WIDE_CHUNKS};
 pub(crate) use reconstruction::ReconstructionPlan;
 pub use reconstruction::Segment;

@@ -2,6 +2,7 @@
 //! numbers and the estimate adds them up, so that both agree.
 
 mod buffers;
+mod passes;
 
 use kept_kernels::{CacheType, PackedRows, RecurrentShape};
 use kept_models::{Config, LayerCache, Model};
@@ -10,10 +11,12 @@ use kept_policies::{
     RowRequest, WeightedWindow,
 };
 
+pub(crate) use passes::SumsOverQueries;
+
 use super::ReconstructionPlan;
 use crate::compact::RowStorage;
 use crate::shape::shape_of;
-use crate::{EngineError, Note, backend};
+use crate::{EngineError, backend};
 
 /// Tokens that run through a layer together: enough for the matrix kernels, few enough for small scratch
 /// buffers.
@@ -349,42 +352,6 @@ impl PrefillPlan {
         }
     }
 
-    /// Whether the method needs sums over all queries of the document, which exist only while it is read.
-    pub(crate) fn sums_over_queries(&self) -> bool {
-        let mut needs = self.needs.iter();
-        needs.any(|needs| needs.column_sums || needs.expected_queries.is_some())
-    }
-
-    /// Whether tokens are dropped between layers.
-    pub(crate) fn drops_tokens(&self) -> bool {
-        let of_layers = self.row_plan.layer_input_tokens.iter().flatten();
-        of_layers.into_iter().any(|&tokens| tokens < self.tokens())
-    }
-
-    /// Whether the method cannot share a prefill: it drops tokens, needs a reconstruction, or has a score
-    /// pass.
-    pub(crate) fn needs_own_reading(&self) -> bool {
-        self.drops_tokens() || self.reconstruction_plan.is_some() || self.row_plan.score_pass
-    }
-
-    /// Number of passes over the prompt.
-    pub(crate) fn readings(&self) -> usize {
-        1 + usize::from(self.row_plan.score_pass)
-    }
-
-    /// Notes for the user about this prefill.
-    pub(crate) fn notes(&self) -> Vec<Note> {
-        let plan = self.reconstruction_plan.as_ref();
-        let repeated = plan.map(|plan| plan.note(self.readings(), self.tokens(), self.known > 0));
-        self.row_plan
-            .note
-            .clone()
-            .map(Note::from)
-            .into_iter()
-            .chain(repeated)
-            .collect()
-    }
-
     /// Bytes of one layer's rearranged weights, if they are rearranged.
     pub(crate) fn tiles_bytes(&self, model: &Model) -> u64 {
         if self.rearranges {
@@ -392,34 +359,6 @@ impl PrefillPlan {
         } else {
             0
         }
-    }
-
-    /// Rows of the reconstruction; 0 without one.
-    pub(crate) fn repeated(&self) -> usize {
-        self.reconstruction_plan
-            .as_ref()
-            .map_or(0, ReconstructionPlan::rows)
-    }
-
-    /// Tokens that are read in total, as shown to the user: the prompt once per pass, and the reconstruction.
-    pub(crate) fn tokens_read(&self) -> usize {
-        self.readings() * (self.tokens() - self.known) + self.repeated()
-    }
-
-    /// Tokens that are read besides the prompt for a reconstruction; 0 without one.
-    pub(crate) fn reread(&self) -> usize {
-        match self.reconstruction_plan {
-            Some(_) => self.tokens_read() - (self.tokens() - self.known),
-            None => 0,
-        }
-    }
-
-    /// Rows that pass through layers, over all layers and passes.
-    pub(crate) fn steps(&self) -> usize {
-        let layers = 0..self.keeps.len();
-        let layer_input_tokens = layers.map(|layer| self.entering_in(layer) - self.known);
-        let layer_input_tokens: usize = layer_input_tokens.sum();
-        self.readings() * layer_input_tokens + self.repeated() * self.keeps.len()
     }
 
     /// Rows per KV head of a layer's keys and values during prefill.

@@ -132,16 +132,17 @@ impl Prefix {
         }
     }
 
-    /// Finds the document's vault and begins a new one if this prefill adds something to it. Reads only the
-    /// footer of a file.
+    /// Finds the document's vault and begins a new one if this prefill adds something to it. `plans` are those of the
+    /// methods that share the prefill. Reads only the footer of a file.
     pub(super) fn open(
         access: &VaultAccess<'_>,
         input: PrefillTask<'_>,
-        plan: &PrefillPlan,
-        prompt: &PromptShape,
+        plans: &[PrefillPlan],
     ) -> Self {
+        let plan = &plans[0];
+        let prompt = &plan.row_plan.prompt;
         let mut prefix = Self::none(prompt.tokens);
-        let request = MeasurementRequest::new(plan, prompt);
+        let request = MeasurementRequest::new(plans);
         // Without a document, turns and question take its place.
         let document = prompt.document();
         let has_document = access.turns.first().is_none_or(|&turn| turn > document.end);
@@ -237,13 +238,12 @@ impl Prefix {
     }
 
     /// Adapts `plan` to the rows from the vault.
-    pub(super) fn adapt(&self, mut plan: PrefillPlan) -> PrefillPlan {
+    pub(super) fn adapt(&self, plan: &mut PrefillPlan) {
         (plan.known, plan.vault, plan.vault_rows) = (self.known(), self.buffers, self.kind);
         if self.knows_reconstruction() {
             plan.reconstruction_plan = None;
         }
-        plan.rearranges = self.rearranges(&plan);
-        plan
+        plan.rearranges = self.rearranges(plan);
     }
 
     /// Determines how many tokens and which measurements of `vault` can be used.

@@ -2,17 +2,17 @@
 
 use kept_kernels::Stop;
 
-use super::prefix::Prefix;
-use super::{Prefill, PrefillOutcome, read_and_compress};
+use super::{PlannedPrefill, Prefill, PrefillOutcome};
 use crate::EngineError;
-use crate::backend;
+use crate::plan::SumsOverQueries;
 use crate::watch::EventSink;
 
 impl Prefill<'_> {
     /// Runs prefills of one prompt under several methods as one: every token runs through the model once, and each
     /// layer is compacted by every method after its attention. Each outcome is bit-identical to that of a separate
     /// [`Prefill::run`]. Methods that change the prefill itself (that drop tokens or need a reconstruction) get a
-    /// separate one. No vaults are used, and GPU memory is not limited.
+    /// separate one. With a vault, those that need other sums over all queries, which it may lack, share another one. GPU
+    /// memory is not limited.
     ///
     /// Returns, in the order of `prefills`, each method's outcome or its refusal of the budget or row type
     /// ([`EngineError::is_refusal`]). Durations are those of each method alone: a measurement that several methods
@@ -26,33 +26,31 @@ impl Prefill<'_> {
         stop: &Stop,
     ) -> Result<Vec<Result<PrefillOutcome, EngineError>>, EngineError> {
         let mut watch = EventSink(progress);
-        let (mut results, mut sharing, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        let mut results = Vec::new();
+        let mut groups: Vec<(Option<SumsOverQueries>, Vec<(usize, PlannedPrefill<'_>)>)> =
+            Vec::new();
         for (place, prefill) in prefills.into_iter().enumerate() {
-            let planned = prefill.planned().and_then(|mut own| {
+            let planned = prefill.planned().map(|mut own| {
                 own.plan = own.plan.shared();
-                backend::of(own.input.model).place(&mut own.plan, None)?;
-                Ok(own)
+                own
             });
             results.push(match planned {
                 Ok(own) if own.plan.needs_own_reading() => Some(Ok(own.run(&mut watch, stop)?)),
                 Ok(own) => {
-                    sharing.push(own);
-                    places.push(place);
+                    let sums = own.vault.map(|_| own.plan.sums_over_queries());
+                    match groups.iter_mut().find(|(of_group, _)| *of_group == sums) {
+                        Some((_, group)) => group.push((place, own)),
+                        None => groups.push((sums, vec![(place, own)])),
+                    }
                     None
                 }
                 Err(refusal) if refusal.is_refusal() => Some(Err(refusal)),
                 Err(error) => return Err(error),
             });
         }
-        // They read the same chunks.
-        if let Some(chunk) = sharing.iter().map(|own| own.plan.chunk).min() {
-            let input = sharing[0].input;
-            let parts = sharing.into_iter().map(|own| (own.plan, own.method));
-            let (mut plans, methods): (Vec<_>, Vec<_>) = parts.unzip();
-            plans.iter_mut().for_each(|plan| plan.chunk = chunk);
-            let mut prefix = Prefix::none(input.ids.len());
-            let outcomes =
-                read_and_compress(input, plans, &mut prefix, &methods, &mut watch, stop)?;
+        for (_, group) in groups {
+            let (places, prefills): (Vec<usize>, Vec<_>) = group.into_iter().unzip();
+            let outcomes = PlannedPrefill::run_together(prefills, &mut watch, stop)?;
             for (place, outcome) in places.into_iter().zip(outcomes) {
                 results[place] = Some(Ok(outcome));
             }

@@ -10,6 +10,7 @@ use kept_models::RopeTable;
 use super::heads::HeadFigures;
 use super::observer::{Observer, Recorded};
 use super::wavelet::{WaveletFigures, WaveletSums};
+use kept_engine::vault::Vaults;
 use kept_engine::{CompactCache, Decoder, Engine, EngineError, Event, Finish, Prefill, Prompt};
 
 /// A prompt read with the full cache, and its greedy answer.
@@ -48,7 +49,8 @@ impl Reference {
     }
 
     /// Reads `document` with the full cache and answers `question` greedily in up to `max_tokens` tokens, and records
-    /// what [`MethodRun::measure_each`](super::MethodRun::measure_each) needs.
+    /// what [`MethodRun::measure_each`](super::MethodRun::measure_each) needs. With `vaults` the document's rows come from
+    /// its vault, rounded to the vault's type.
     ///
     /// # Errors
     /// As [`Engine::ask`]; a stop during decode is an error too, because a partial answer cannot serve as a
@@ -58,6 +60,7 @@ impl Reference {
         document: &Document,
         question: &str,
         max_tokens: usize,
+        vaults: Option<Vaults<'_>>,
         on_event: &mut dyn FnMut(Event),
         stop: &Stop,
     ) -> Result<Reference, EngineError> {
@@ -66,12 +69,23 @@ impl Reference {
         let n = prompt.len();
         let max_new_tokens = engine.max_new_tokens(n, max_tokens);
         let rope = Arc::new(RopeTable::new(model.config(), n + max_new_tokens));
-        let observer = Observer::new(rope.clone(), model);
-
-        let started = Instant::now();
-        let outcome = Prefill::new(model, &prompt.ids, &observer, n, max_new_tokens, &rope)
-            .run(on_event, stop)?;
-        let reading = started.elapsed().saturating_sub(outcome.selecting);
+        let read = |stop: &Stop, on_event: &mut dyn FnMut(Event)| {
+            let observer = Observer::new(rope.clone(), model);
+            let started = Instant::now();
+            let outcome = Prefill::new(model, &prompt.ids, &observer, n, max_new_tokens, &rope)
+                .with_document(prompt.document.clone())
+                .with_tail(prompt.tail())
+                .with_vault(vaults.map(|vaults| engine.vault_access(vaults, &document.name)))
+                .run(on_event, stop)?;
+            let reading = started.elapsed().saturating_sub(outcome.selecting);
+            Ok::<_, EngineError>((observer, outcome, reading))
+        };
+        let mut first = read(stop, on_event)?;
+        // The runs will load the rows as the vault rounds them.
+        if first.1.vault.as_ref().is_some_and(|vault| vault.written) {
+            first = read(stop, on_event)?;
+        }
+        let (observer, outcome, reading) = first;
         let kv_bytes = outcome.cache.kv_bytes();
         let mut decoder = Decoder::new(model, &rope, outcome.evictor, outcome.cache)?;
         let first = Instant::now();

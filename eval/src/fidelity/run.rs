@@ -11,6 +11,7 @@ use super::divergence::{kl_divergence, same_top};
 use super::indices::IndexFigures;
 use super::recall::RecallSums;
 use super::reference::Reference;
+use kept_engine::vault::VaultAccess;
 use kept_engine::{
     Decoder, Engine, EngineError, Event, MethodSpec, Plan, PrefillOutcome, PromptContext,
     RetentionMap,
@@ -73,7 +74,8 @@ pub struct MethodRun {
 }
 
 impl MethodRun {
-    /// Reads the reference's document with the method of each run at its budget and compares it with the reference. Runs
+    /// Reads the reference's document, with `vault` if there is one, with the method of each run at its budget and
+    /// compares it with the reference. Runs
     /// share prefills of the document as in [`Engine::ask_each`]; methods whose answer differs from the full cache's
     /// share a second prefill for their answers. `on_event` receives progress with the range of runs that share the
     /// prefill; `on_run` receives each run's index and result (or refusal) as soon as it is known.
@@ -84,11 +86,15 @@ impl MethodRun {
         engine: &Engine,
         reference: &Reference,
         runs: &[(MethodSpec, Budget)],
+        vault: Option<VaultAccess<'_>>,
         on_event: &mut dyn FnMut(Range<usize>, Event),
         on_run: &mut dyn FnMut(usize, Result<MethodRun, EngineError>) -> Result<(), E>,
         stop: &Stop,
     ) -> Result<(), E> {
-        let context = PromptContext::new(engine, &reference.prompt, reference.max_tokens);
+        let context = PromptContext {
+            vault,
+            ..PromptContext::new(engine, &reference.prompt, reference.max_tokens)
+        };
         let mut done = 0;
         while done < runs.len() {
             let left = &runs[done..];

@@ -387,6 +387,10 @@ impl AppState {
             self.end_turn(turn, state, |turn| {
                 turn.error = (!stopped).then(|| messages::fault(fault));
             });
+            // A long document is in the vault as far as it was read.
+            if self.settings.keep != "off" {
+                self.request_vaults();
+            }
         } else {
             self.release_worker(ticket);
         }

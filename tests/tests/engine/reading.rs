@@ -5,8 +5,8 @@ use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::policies::Budget;
 use kept_engine::vault::{VaultFolder, Vaults};
 use kept_engine::{
-    Answer, Ask, DocumentReadRequest, Engine, EngineError, Limits, MethodSpec, Progress, SAMPLE,
-    Sampling,
+    Answer, Ask, DocumentReadRequest, Engine, EngineError, Event, Limits, MethodSpec, Progress,
+    SAMPLE, Sampling,
 };
 use kept_tests::golden;
 
@@ -145,6 +145,82 @@ fn a_question_uses_the_sections_that_were_read() {
     assert_eq!(listed.len(), 1, "the vault of the sections is replaced");
     let plain = ask(&engine, &document, Some(vaults));
     assert_eq!((answer.text, answer.map), (plain.text, plain.map));
+}
+
+/// A question on a long document reads it in sections too: a stop keeps what was read, and the answer is that of a
+/// reading at once.
+#[test]
+fn a_stopped_question_goes_on_after_its_last_section() {
+    let document = document();
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = VaultFolder::new(place.path(), 1 << 30);
+    let vaults = Vaults {
+        folder: &folder,
+        kind: PackedRows::F16,
+    };
+    let at_once = engine();
+    let whole = ask(&at_once, &document, None);
+    let engine = engine().with_section_work(0);
+    for name in ["snapkv", "kvzip"] {
+        let method = MethodSpec::plain(name);
+        let question = Ask {
+            document: &document,
+            turns: &[],
+            question: "What is the locker code of Ann Quorvin?",
+            method: &method,
+            budget: Some(Budget::Share(0.25)),
+            sampling: &Sampling::default(),
+            max_tokens: 16,
+            thinking: false,
+            limits: Limits::default(),
+            vault: Some(vaults),
+        };
+        let stop = Stop::new();
+        let mut all: Vec<Progress> = Vec::new();
+        let mut watch = |event: Event| {
+            if let Event::Progress(now) = event {
+                if now.tokens_done > 2 * 1024 {
+                    stop.request();
+                }
+                all.push(now);
+            }
+        };
+        let stopped = engine.ask(&question, &mut watch, &stop);
+        assert!(matches!(stopped, Err(EngineError::Stopped)), "{name}");
+        let listed = folder.list().expect("a list");
+        assert_eq!(listed.len(), 1, "{name}");
+        assert_eq!(listed[0].tokens, 2 * 1024, "{name}");
+
+        let mut again: Vec<Progress> = Vec::new();
+        let mut watch = |event: Event| {
+            if let Event::Progress(now) = event {
+                again.push(now);
+            }
+        };
+        let answer = engine.ask(&question, &mut watch, &Stop::new()).expect(name);
+        assert_eq!(answer.vault.tokens_from_vault, 2 * 1024, "{name}");
+        assert!(answer.vault.used && answer.vault.written, "{name}");
+        let n = answer.prompt.len();
+        assert!(answer.vault.tokens_read >= n - 2 * 1024, "{name}");
+        let (first, last) = (again[0], again[again.len() - 1]);
+        assert_eq!(first.tokens_from_vault, 2 * 1024, "{name}");
+        assert_eq!(last.tokens_done, last.tokens_total, "{name}: {last:?}");
+        assert!(again.is_sorted_by_key(|now| now.tokens_done), "{name}");
+        assert!(
+            again
+                .iter()
+                .all(|now| now.tokens_total == last.tokens_total)
+        );
+        if name == "snapkv" {
+            assert_eq!(last.tokens_total, n - 2 * 1024);
+            assert_eq!(answer.text, whole.text);
+        }
+        let plain = engine
+            .ask(&question, &mut |_| (), &Stop::new())
+            .expect(name);
+        assert_eq!((answer.text, answer.map), (plain.text, plain.map), "{name}");
+        folder.clear().expect("removed");
+    }
 }
 
 #[test]

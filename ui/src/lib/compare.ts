@@ -97,16 +97,31 @@ export function runsOf(entries: readonly Entry[], budgets: readonly string[]): C
   })
 }
 
+/** Loading a document from the vault, in parts of the time of reading it. */
+const LOAD = 0.02
+
+/** How often `runs` runs read the document, at least and at most; `again`: it was compared before. */
+export function readings(runs: number, keep: string, again: boolean): [number, number] {
+  // All share one prefill and give the full cache's answer, or each runs prefill for itself, and again for its answer.
+  if (keep === 'off') return [2, 2 * runs + 1]
+  // The first run fills the vault; some methods need sums that it lacks.
+  return [(again ? 0 : 1) + runs * LOAD, 2 + 2 * runs * LOAD]
+}
+
 /**
- * Lower and upper bound, in seconds, of `runs` runs: all share one prefill and give the full cache's answer, or each
- * runs prefill for itself and a second time for its own answer. `speed` is the model's in tokens per second, where it
- * is known: comparisons read the whole prompt, a question may have had it from the vault.
+ * Lower and upper bound, in seconds, of `runs` runs that read the document `often`. `speed` is the model's in tokens per
+ * second, where it is known: a question may have had the document from the vault.
  */
-export function expected(facts: Facts | null, speed: number | undefined, runs: number): [number, number] | null {
+export function expected(
+  facts: Facts | null,
+  speed: number | undefined,
+  runs: number,
+  often: [number, number],
+): [number, number] | null {
   if (!facts || speed === undefined) return null
   const { promptTokens, decodeSeconds } = facts
   const read = promptTokens / speed
-  return [2 * read + (runs + 1) * decodeSeconds, (read + decodeSeconds) * (2 * runs + 1)]
+  return [often[0] * read + (runs + 1) * decodeSeconds, often[1] * read + (2 * runs + 1) * decodeSeconds]
 }
 
 /** Seconds left, by the mean of the finished runs; null before the first. */

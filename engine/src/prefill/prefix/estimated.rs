@@ -44,7 +44,7 @@ impl Plan {
         let positions = prompt.tokens + plan.max_new_tokens();
         let rope = RopeTable::frequencies_of(model.config(), positions);
         let key = VaultKey::new(engine.fingerprint(), &rope, ids, vaults.kind);
-        let measured = MeasurementRequest::new(plan, prompt);
+        let measured = MeasurementRequest::new(std::slice::from_ref(plan));
         let mut prefix = Prefix::none(prompt.tokens);
         prefix.enable(end, vaults.kind, model);
         match vaults.folder.find(&key, ids) {
@@ -56,7 +56,8 @@ impl Plan {
         }
         let written = prefix.shape_to_write(model, &measured);
         prefix.buffers = prefix.count_buffers(model, plan, written.as_ref());
-        let mut plan = prefix.adapt((**plan).clone());
+        let mut plan = (**plan).clone();
+        prefix.adapt(&mut plan);
         backend::of(model).place(&mut plan, request.limits.memory)?;
         let reading = PromptPlan::Prefill(Box::new(plan));
         Ok((Self { reading, ..self }, prefix.known))

@@ -229,6 +229,8 @@ fn stopping_ends_as_the_worker_says() {
         code: kept_worker::protocol::FaultCode::Other,
         stopped: true,
     });
+    // As far as the document was read, it is in the vault.
+    assert!(matches!(story.requests()[..], [Request::Vaults { .. }]));
     let turn = story.turn();
     assert_eq!((turn.state, turn.error), (TurnState::Stopped, None));
     assert!(!turn.has_map, "no layer ever came");
