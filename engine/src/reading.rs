@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Each section writes a vault of all tokens so far, which replaces the one before: sections grow with the document, so
-//! that a document is written about eight times at most.
+//! that a document is written about eight times at most, and less often by a fast device.
 //!
 //! After a reading without a question, the method of the questions to come measures what it needs of the document alone:
 //! KVzip's reconstruction. Methods that sum over all queries of the document (H2O, EMS, Expected Attention) measure while
@@ -40,8 +40,10 @@ use crate::{
 
 /// Smallest section, in tokens.
 const SECTION: usize = 1024;
-/// A section is at least 1 / `PART` of what was read before it.
+/// A section is at least 1 / `PART` of what was read before it,
 const PART: usize = 8;
+/// and, at the speed of the one before it, takes at least as many seconds: a fast device is not slowed down by its disk.
+const SECONDS: f64 = 20.0;
 /// The method of the prefill, whose rows are dropped: it measures nothing.
 const METHOD: &str = "streaming_llm";
 /// Its budget, in rows.
@@ -129,25 +131,9 @@ impl Engine {
         // Some models rotate differently in long texts, so the table is that of an ordinary question.
         let positions = prompt.len() + Self::DEFAULT_MAX_TOKENS;
         let rope = RopeTable::new(self.model().config(), positions);
-        let mut reading = SectionReading {
-            engine: self,
-            request: *request,
-            ids: &prompt.ids,
-            before: prompt.document.start,
-            rope: &rope,
-            progress: WholeProgress {
-                total: end + planned.repeated(),
-                from_vault: known,
-                left_out: 0,
-                started: Instant::now(),
-            },
-            read: DocumentReadResult {
-                tokens: end,
-                from_vault: known,
-                stored: known,
-                notes: Vec::new(),
-            },
-        };
+        let total = end + planned.repeated();
+        let mut reading = SectionReading::new(self, *request, &prompt, &rope, total);
+        reading.begin_after(known);
         if planned.drops_tokens() {
             return Ok(reading.read);
         }
@@ -195,32 +181,16 @@ impl Engine {
         if plan.drops_tokens() || plan.sums_over_queries().any() {
             return Ok(None);
         }
-        let mut reading = SectionReading {
-            engine: self,
-            request: DocumentReadRequest {
-                document: ask.document,
-                method: ask.method,
-                budget: ask.budget,
-                max_tokens: ask.max_tokens,
-                vaults,
-                memory: ask.limits.memory,
-            },
-            ids: &prompt.ids,
-            before: prompt.document.start,
-            rope,
-            progress: WholeProgress {
-                total: end + plan.tokens_read_after(end),
-                from_vault: 0,
-                left_out: 0,
-                started: Instant::now(),
-            },
-            read: DocumentReadResult {
-                tokens: end,
-                from_vault: 0,
-                stored: 0,
-                notes: Vec::new(),
-            },
+        let request = DocumentReadRequest {
+            document: ask.document,
+            method: ask.method,
+            budget: ask.budget,
+            max_tokens: ask.max_tokens,
+            vaults,
+            memory: ask.limits.memory,
         };
+        let total = end + plan.tokens_read_after(end);
+        let mut reading = SectionReading::new(self, request, prompt, rope, total);
         // A vault that cannot be looked into becomes a note of the question's prefill.
         let known = reading.known().unwrap_or(end);
         if !takes_long(end - known) {
@@ -246,7 +216,36 @@ pub(crate) struct SectionReading<'a> {
     read: DocumentReadResult,
 }
 
-impl SectionReading<'_> {
+impl<'a> SectionReading<'a> {
+    /// Reads the document of `prompt`, as part of a reading of `total` tokens.
+    fn new(
+        engine: &'a Engine,
+        request: DocumentReadRequest<'a>,
+        prompt: &'a Prompt,
+        rope: &'a RopeTable,
+        total: usize,
+    ) -> Self {
+        Self {
+            engine,
+            request,
+            ids: &prompt.ids,
+            before: prompt.document.start,
+            rope,
+            progress: WholeProgress {
+                total,
+                from_vault: 0,
+                left_out: 0,
+                started: Instant::now(),
+            },
+            read: DocumentReadResult {
+                tokens: prompt.document.end,
+                from_vault: 0,
+                stored: 0,
+                notes: Vec::new(),
+            },
+        }
+    }
+
     /// How many of the document's tokens a vault holds.
     fn known(&self) -> Result<usize, EngineError> {
         let vaults = self.request.vaults;
@@ -265,9 +264,11 @@ impl SectionReading<'_> {
     /// Reads what the vault lacks, section by section, until it cannot be written.
     fn read_sections(&mut self, watch: &mut dyn Watch, stop: &Stop) -> Result<(), EngineError> {
         let end = self.read.tokens;
+        let mut in_seconds = 0;
         while self.read.stored < end {
-            let first = self.read.stored;
-            let section = first..end.min(first + SECTION.max(first / PART));
+            let (first, started) = (self.read.stored, Instant::now());
+            let length = SECTION.max(first / PART).max(in_seconds);
+            let section = first..end.min(first + length);
             let shape = PromptShape {
                 before: self.before,
                 after: 1,
@@ -283,6 +284,8 @@ impl SectionReading<'_> {
                 break;
             }
             self.read.stored = section.end;
+            let rate = section.len() as f64 / started.elapsed().as_secs_f64();
+            in_seconds = (rate * SECONDS) as usize; // saturates
         }
         Ok(())
     }

@@ -183,8 +183,8 @@ fn a_damaged_or_missing_vault_costs_only_time() {
     let mut bytes = std::fs::read(&path).expect("a file");
     bytes[100] ^= 1;
     std::fs::write(&path, &bytes).expect("written");
-    let damaged = follow_up(&model, method, 3).read(&model, Some(&place), PackedRows::F16);
-    assert!(damaged.is_err(), "the engine reads again (`a_chat_...`)");
+    let used = exact(&model, &follow_up(&model, method, 3), &place);
+    assert!(used.written && used.tokens_from_vault == 0, "{used:?}");
     // Without the document's rows those of the turns are of no use.
     let place = Place::default();
     exact(&model, &follow_up(&model, method, 0), &place);
