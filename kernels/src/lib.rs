@@ -19,7 +19,7 @@
 //! - `quadratic.rs`: [`add_gram`] and [`quadratic_forms`], for methods that model the distribution of future queries.
 //! - `elementwise.rs`: norms, RoPE, SwiGLU, sums.
 //! - `reference.rs`: the specification of all kernels in plain loops; tests compare against it.
-//! - `simd.rs`, `x86.rs`, `panel.rs`: vector instructions chosen at run time, and the inner loops written in them.
+//! - `simd.rs`, `x86.rs`, `neon.rs`, `panel.rs`: vector instructions chosen at run time, and the inner loops written in them.
 //! - `packed.rs`: [`PackedRows`], rows in f16 or q8_0.
 //! - `threads.rs`, `pool.rs`, `stop.rs`: the thread pool of all kernels, and how to interrupt them.
 //! - `mapped.rs`: weights in a mapped file; `quantised/`: products with quantised weights.
@@ -47,6 +47,8 @@ mod linear_attention;
 pub mod mapped;
 mod measure;
 mod nearest_by_cosine;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod packed;
 mod panel;
 mod pool;

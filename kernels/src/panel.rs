@@ -20,7 +20,7 @@ pub(crate) const TILE: usize = 64;
 /// Most lanes of a panel, over all levels.
 pub(crate) const PANEL: usize = 64;
 
-/// Rows of accumulators in the register tile: 6 x 4 vectors of 32 registers (AVX-512), 6 x 2 of 16 (AVX2, SSE).
+/// Rows of accumulators in the register tile: 6 x 4 vectors of 32 registers (AVX-512, NEON), 6 x 2 of 16 (AVX2, SSE).
 const DOWN: usize = 6;
 
 /// Below every real logit, yet finite: a lane without visible keys must not compute infinity minus infinity.

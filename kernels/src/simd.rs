@@ -1,9 +1,10 @@
 //! Selects the vector instructions once at run time, and defines the lanes that the kernels are written in.
 //!
-//! A build for baseline x86-64 runs everywhere: each kernel is one generic function over [`Lanes`], compiled once per
-//! level inside a function that enables that level's instructions ([`by_level`]).
+//! A build for baseline x86-64 or ARM64 runs everywhere: each kernel is one generic function over [`Lanes`], compiled
+//! once per level inside a function that enables that level's instructions ([`by_level`]).
 //!
-//! `KEPT_SIMD=scalar|avx2|avx512|amx` selects a level at or below the machine's highest; any other value is ignored.
+//! `KEPT_SIMD=scalar|avx2|avx512|amx`, on ARM64 `scalar|neon`, selects a level at or below the machine's highest; any
+//! other value is ignored.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -22,19 +23,34 @@ pub enum SimdLevel {
     Avx512,
     /// AVX-512, and bfloat16 matrix products where they pay off (`amx.rs`).
     Amx,
+    /// 8 lanes in two registers of ARM64.
+    Neon,
 }
+
+/// The levels of the architecture, lowest first, and their names in `KEPT_SIMD`.
+#[cfg(target_arch = "x86_64")]
+const LEVELS: &[(&str, SimdLevel)] = &[
+    ("scalar", SimdLevel::Scalar),
+    ("avx2", SimdLevel::Avx2),
+    ("avx512", SimdLevel::Avx512),
+    ("amx", SimdLevel::Amx),
+];
+#[cfg(target_arch = "aarch64")]
+const LEVELS: &[(&str, SimdLevel)] = &[("scalar", SimdLevel::Scalar), ("neon", SimdLevel::Neon)];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const LEVELS: &[(&str, SimdLevel)] = &[("scalar", SimdLevel::Scalar)];
 
 impl SimdLevel {
     /// All levels that this machine supports, lowest first.
     pub fn available() -> impl Iterator<Item = SimdLevel> {
-        use SimdLevel::*;
-        let all = [Scalar, Avx2, Avx512, Amx].into_iter();
+        let all = LEVELS.iter().map(|&(_, level)| level);
         all.filter(|&level| level <= highest())
     }
 
     /// Runs `work` with this level on the calling thread, to compare levels within one process.
     pub fn with<R>(self, work: impl FnOnce() -> R) -> R {
-        assert!(self <= highest(), "{self:?} is more than this machine has");
+        let has = Self::available().any(|level| level == self);
+        assert!(has, "{self:?} is more than this machine has");
         FORCED.with(|forced| {
             let before = forced.replace(Some(self));
             let result = work();
@@ -53,13 +69,9 @@ pub fn simd_level() -> SimdLevel {
     static CHOSEN: OnceLock<SimdLevel> = OnceLock::new();
     FORCED.with(Cell::get).unwrap_or_else(|| {
         *CHOSEN.get_or_init(|| {
-            let asked = match std::env::var("KEPT_SIMD").as_deref() {
-                Ok("scalar") => SimdLevel::Scalar,
-                Ok("avx2") => SimdLevel::Avx2,
-                Ok("avx512") => SimdLevel::Avx512,
-                _ => SimdLevel::Amx,
-            };
-            asked.min(highest())
+            let name = std::env::var("KEPT_SIMD").unwrap_or_default();
+            let asked = LEVELS.iter().find(|(level, _)| *level == name);
+            asked.map_or(highest(), |&(_, level)| level.min(highest()))
         })
     })
 }
@@ -80,7 +92,13 @@ fn highest() -> SimdLevel {
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+fn highest() -> SimdLevel {
+    // Part of every ARM64 processor.
+    SimdLevel::Neon
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn highest() -> SimdLevel {
     SimdLevel::Scalar
 }
@@ -225,7 +243,7 @@ macro_rules! methods {
         })*
     };
 }
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use methods;
 
 impl Lanes for Portable {
@@ -311,6 +329,9 @@ macro_rules! by_level {
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 $crate::simd::SimdLevel::Avx2 => unsafe { avx2$(::<$kind>)?($($argument),*) },
+                // SAFETY: NEON is part of the baseline; the caller guarantees the rest.
+                #[cfg(target_arch = "aarch64")]
+                $crate::simd::SimdLevel::Neon => unsafe { $body::<$crate::neon::Neon $(, $kind)?>($($argument),*) },
                 // SAFETY: needs no instructions beyond the baseline.
                 _ => unsafe { $body::<$crate::simd::Portable $(, $kind)?>($($argument),*) },
             }

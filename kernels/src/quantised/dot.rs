@@ -1,9 +1,9 @@
 //! One input times rows of the matrix, read directly from the mapped file: the inner loop of decode.
 //!
 //! Rows are read one after the other, so memory is read sequentially: interleaving four rows was a third as fast,
-//! because the runs are too short for the hardware prefetcher. The code issues software prefetches as well. Every format
-//! is multiplied in registers ([`x86`], [`x86_of_256`], [`x86_of_lists`]); without byte vector instructions all use their description in
-//! `format.rs` or `lists.rs`.
+//! because the runs are too short for the hardware prefetcher. The code for x86-64 issues software prefetches as well.
+//! There every format is multiplied in registers (`x86`, `x86_of_256`, `x86_of_lists`), and on ARM64 by one loop
+//! (`neon`); without byte vector instructions all use their description in `format.rs` or `lists.rs`.
 
 use super::format::{Format, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Unpacked};
 use super::ints::ByteLevel;
@@ -18,6 +18,8 @@ use {
     x86_of_lists::listed,
 };
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 #[cfg(target_arch = "x86_64")]
@@ -84,7 +86,16 @@ macro_rules! in_registers {
                     // SAFETY: this function is compiled with the instructions.
                     unsafe { $dots::<$format, true>(rows, input) }
                 }
+                #[cfg(target_arch = "aarch64")]
+                #[target_feature(enable = "dotprod")]
+                unsafe fn dotprod(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
+                    // SAFETY: this function is compiled with the instructions.
+                    unsafe { neon::dots::<$format>(rows, input) }
+                }
                 match level {
+                    // SAFETY: guaranteed by the caller.
+                    #[cfg(target_arch = "aarch64")]
+                    ByteLevel::Dotprod => unsafe { dotprod(rows, input) },
                     // SAFETY: guaranteed by the caller.
                     #[cfg(target_arch = "x86_64")]
                     ByteLevel::Vnni => unsafe { vnni(rows, input) },

@@ -2,7 +2,9 @@
 //!
 //! AVX-512 is used only together with its byte products (VNNI); without VNNI eight lanes are faster than sixteen.
 
-use crate::simd::{Lanes, Portable, SimdLevel, simd_level};
+use crate::simd::{Lanes, Portable};
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use crate::simd::{SimdLevel, simd_level};
 
 /// Level of the instructions for byte products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,9 +12,14 @@ pub(super) enum ByteLevel {
     /// Plain loops.
     Scalar,
     /// 32 bytes at a time, in two instructions.
+    #[cfg(target_arch = "x86_64")]
     Avx2,
     /// 64 bytes at a time, in one instruction.
+    #[cfg(target_arch = "x86_64")]
     Vnni,
+    /// 16 bytes at a time, in one instruction of ARM64.
+    #[cfg(target_arch = "aarch64")]
+    Dotprod,
 }
 
 /// The level of kernels called from this thread.
@@ -29,11 +36,17 @@ pub(super) fn byte_level() -> ByteLevel {
             _ => ByteLevel::Scalar,
         }
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
     {
-        let _ = simd_level() == SimdLevel::Scalar;
-        ByteLevel::Scalar
+        match simd_level() {
+            SimdLevel::Neon if std::arch::is_aarch64_feature_detected!("dotprod") => {
+                ByteLevel::Dotprod
+            }
+            _ => ByteLevel::Scalar,
+        }
     }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    ByteLevel::Scalar
 }
 
 /// `N` sums of four byte products each.
@@ -43,10 +56,12 @@ pub(super) fn byte_level() -> ByteLevel {
 pub(super) trait Bytes: Lanes {
     /// `N` 32-bit integers.
     type Sums: Copy;
+    /// Whether weights are signed bytes, with the format's offset already subtracted.
+    const SIGNED: bool = false;
 
     unsafe fn splat_int(x: i32) -> Self::Sums;
-    /// `sums[lane] +=` the dot product of the four unsigned bytes of `weights[lane]` and the four signed bytes of
-    /// `input`. Weights use all eight bits if `WIDE`, else at most six.
+    /// `sums[lane] +=` the dot product of the four bytes of `weights[lane]` and the four signed bytes of `input`.
+    /// Unsigned weights use all eight bits if `WIDE`, else at most six.
     unsafe fn add_products<const WIDE: bool>(
         sums: Self::Sums,
         weights: *const u32,
@@ -171,6 +186,46 @@ mod x86 {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    use std::arch::aarch64::*;
+
+    use super::Bytes;
+    use crate::neon::{Ints, Neon, sdot};
+
+    impl Bytes for Neon {
+        type Sums = Ints;
+        const SIGNED: bool = true;
+
+        #[inline(always)]
+        unsafe fn splat_int(x: i32) -> Ints {
+            // SAFETY: the trait's contract.
+            unsafe { Ints(vdupq_n_s32(x), vdupq_n_s32(x)) }
+        }
+        #[inline(always)]
+        unsafe fn add_products<const WIDE: bool>(
+            sums: Ints,
+            weights: *const u32,
+            input: i32,
+        ) -> Ints {
+            // SAFETY: the trait's contract.
+            unsafe {
+                let (first, second) = (weights.cast(), weights.add(4).cast());
+                let input = vreinterpretq_s8_s32(vdupq_n_s32(input));
+                Ints(
+                    sdot(sums.0, vld1q_s8(first), input),
+                    sdot(sums.1, vld1q_s8(second), input),
+                )
+            }
+        }
+        #[inline(always)]
+        unsafe fn to_floats(sums: Ints) -> Self {
+            // SAFETY: the trait's contract.
+            unsafe { sums.to_floats() }
+        }
+    }
+}
+
 /// Defines a function that runs a body, generic over [`Bytes`] and a [`Format`](super::format::Format), at the level
 /// given as its first argument. The body and everything it calls must be `#[inline(always)]`.
 macro_rules! by_byte_level {
@@ -189,8 +244,17 @@ macro_rules! by_byte_level {
                 // SAFETY: this function is compiled with the instructions; the caller guarantees the rest.
                 unsafe { $body::<$crate::x86::Avx512, F>($($argument),*) }
             }
+            #[cfg(target_arch = "aarch64")]
+            #[target_feature(enable = "dotprod")]
+            unsafe fn dotprod<F: $crate::quantised::format::Format>($($argument: $type),*) {
+                // SAFETY: this function is compiled with the instructions; the caller guarantees the rest.
+                unsafe { $body::<$crate::neon::Neon, F>($($argument),*) }
+            }
             match level {
                 // SAFETY: a level above Scalar exists only if it was detected; the caller guarantees the rest.
+                #[cfg(target_arch = "aarch64")]
+                $crate::quantised::ints::ByteLevel::Dotprod => unsafe { dotprod::<F>($($argument),*) },
+                // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 $crate::quantised::ints::ByteLevel::Vnni => unsafe { vnni::<F>($($argument),*) },
                 // SAFETY: as above.

@@ -111,6 +111,17 @@ fn half_word(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
+/// Unpacks the scales of an IQ4_XS block.
+#[inline(always)]
+pub(super) fn iq4_xs_scales(block: &[u8; 136], into: &mut Unpacked) {
+    let (d, upper) = (half_at(block, 0), half_word(block, 2));
+    for (group, out) in into.scales[..8].iter_mut().enumerate() {
+        let low = block[4 + group / 2] >> (4 * (group % 2)) & 15;
+        let scale = u16::from(low) | (upper >> (2 * group) & 3) << 4;
+        *out = d * (f32::from(scale) - 32.0);
+    }
+}
+
 /// Numbers of the list of IQ1, each an eighth more or less.
 #[inline(always)]
 fn shifted(index: usize, less: bool, quants: &mut [u8]) {
@@ -134,11 +145,8 @@ formats! {
     };
     /// `f16 d, upper two bits of 8 scales, 4 bytes of their lower nibbles, 128 bytes of nibbles`.
     Iq4Xs: 256 numbers in 136 bytes, group 32, offset 128, mins false, |block, into| {
-        let (d, upper) = (half_at(block, 0), half_word(block, 2));
+        iq4_xs_scales(block, into);
         for (group, quants) in into.quants.chunks_exact_mut(32).enumerate() {
-            let low = block[4 + group / 2] >> (4 * (group % 2)) & 15;
-            let scale = u16::from(low) | (upper >> (2 * group) & 3) << 4;
-            into.scales[group] = d * (f32::from(scale) - 32.0);
             nibbles_of(&IQ4, &block[8 + 16 * group..][..16], quants);
         }
     };

@@ -62,7 +62,7 @@ unsafe fn multiply_lanes<V: Bytes, F: Format>(
     for first in rows.clone().step_by(width) {
         let count = width.min(rows.end - first);
         let blocks = &matrix[first * row_bytes..(first + count) * row_bytes];
-        unpack_rows::<F>(blocks, width, row_bytes, weights, scales, mins);
+        unpack_rows::<F>(blocks, V::SIGNED, width, row_bytes, weights, scales, mins);
         let tile = Tile {
             weights: weights.as_ptr().cast::<u32>(),
             scales: scales.as_ptr(),
@@ -94,17 +94,19 @@ struct Tile {
     mins: *const f32,
 }
 
-/// Unpacks rows into a tile of `width` rows; if there are fewer rows, the others are stale and their results are not
-/// stored.
+/// Unpacks rows into a tile of `width` rows, less the offset if `signed`; if there are fewer rows, the others are stale
+/// and their results are not stored.
 #[inline(always)]
 fn unpack_rows<F: Format>(
     matrix: &[u8],
+    signed: bool,
     width: usize,
     row_bytes: usize,
     weights: &mut [f32],
     scales: &mut [f32],
     mins: &mut [f32],
 ) {
+    let offset = if signed { F::OFFSET as u8 } else { 0 };
     let mut unpacked = Unpacked::new();
     for (r, row) in matrix.chunks_exact(row_bytes).enumerate() {
         for (b, block) in row.chunks_exact(F::BYTES).enumerate() {
@@ -113,7 +115,8 @@ fn unpack_rows<F: Format>(
             let quants = &unpacked.quants[..F::BLOCK_SIZE.min(MAX_BLOCK_SIZE)];
             let targets = weights[word..].iter_mut().step_by(width);
             for (target, bytes) in targets.zip(quants.as_chunks::<4>().0) {
-                *target = f32::from_bits(u32::from_le_bytes(*bytes));
+                let bytes = bytes.map(|quant| quant.wrapping_sub(offset));
+                *target = f32::from_bits(u32::from_le_bytes(bytes));
             }
             let group = b * (F::BLOCK_SIZE / F::GROUP) * width + r;
             let groups = F::BLOCK_SIZE / F::GROUP;
@@ -157,7 +160,7 @@ unsafe fn multiply_tile<V: Bytes, F: Format, const M: usize>(
             }
             for group in 0..BLOCK / F::GROUP {
                 let mut products = [[V::splat_int(0); 2]; M];
-                if F::OFFSET != 0 {
+                if F::OFFSET != 0 && !V::SIGNED {
                     // Start with minus the weights' offset times the sum of the inputs, as an integer.
                     for (products, row) in products.iter_mut().zip(&rows) {
                         let sums = row.byte_sums.as_ptr().add(2 * block);
