@@ -60,6 +60,13 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
         "--map and --paint show what was kept for one question, and {} were given; ask one",
         arguments.question.len()
     );
+    if arguments
+        .question
+        .iter()
+        .any(|question| question.trim().is_empty())
+    {
+        return Err(EngineError::EmptyQuestion.into());
+    }
     let sampling = arguments.answer.sampling();
     let (folder, trouble) = arguments.vault.open()?;
     let model = Answering::resolve(arguments.engine.model.as_deref())?;
@@ -100,11 +107,12 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
         };
         asker.report(&ask, &answered)?;
         written?;
-        if answered.answer.report.finish == Finish::Stopped {
-            return Err(EngineError::Stopped.into());
-        }
+        // A reader that has closed the pipe stops the answer.
         if let Some(error) = answered.unprinted {
             return Err(error);
+        }
+        if answered.answer.report.finish == Finish::Stopped {
+            return Err(EngineError::Stopped.into());
         }
         if arguments.paint {
             let colored = paint::use_color(arguments.color, std::io::stdout().is_terminal());

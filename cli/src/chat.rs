@@ -1,11 +1,11 @@
 //! `kept chat`: a conversation. Each question sees the earlier ones; the document comes from the vault.
 
+mod interrupt;
+
 use std::io::{BufRead, ErrorKind, IsTerminal};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kept_engine::documents::Document;
-use kept_engine::kernels::Stop;
 use kept_engine::policies::Budget;
 use kept_engine::vault::Vaults;
 use kept_engine::{AUTO, Answer, Ask, Engine, EngineError, Limits, MethodSpec, Sampling, Turn};
@@ -17,6 +17,7 @@ use crate::arguments::ChatArguments;
 use crate::ask::{Asker, STANDARD_INPUT, open_documents};
 use crate::model::Answering;
 use crate::{map, output, paint};
+use interrupt::Interrupt;
 
 /// The help of the interactive conversation.
 const HELP: &str = "\
@@ -49,38 +50,6 @@ struct Request {
 #[derive(Serialize)]
 struct ErrorJson {
     error: String,
-}
-
-/// What Ctrl-C stops: the answer that is being written, if any.
-#[derive(Clone, Default)]
-struct Interrupt(Arc<Mutex<Option<Stop>>>);
-
-impl Interrupt {
-    /// From now on Ctrl-C stops an answer. While none is written it ends the program, unless `interactive`.
-    fn install(&self, interactive: bool) {
-        let running = self.clone();
-        let installed = ctrlc::set_handler(move || match &*running.lock() {
-            Some(stop) => stop.request(),
-            None if interactive => {}
-            None => std::process::exit(i32::from(crate::STOPPED)),
-        });
-        if let Err(error) = installed {
-            tracing::warn!(%error, "Ctrl-C ends the program");
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Stop>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Runs `answer` with a flag that Ctrl-C requests.
-    fn while_answering<T>(&self, answer: impl FnOnce(&Stop) -> T) -> T {
-        let stop = Stop::new();
-        *self.lock() = Some(stop.clone());
-        let answered = answer(&stop);
-        *self.lock() = None;
-        answered
-    }
 }
 
 /// The last question that was answered.
@@ -449,5 +418,5 @@ fn say_error(error: &anyhow::Error) {
 }
 
 fn is_stopped(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(EngineError::Stopped))
+    (error.downcast_ref()).is_some_and(EngineError::is_stopped)
 }

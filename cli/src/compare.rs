@@ -178,13 +178,15 @@ pub fn chosen_methods(list: Option<&str>, set: &str) -> anyhow::Result<Vec<Metho
             Some((method, parameter)) => (Some(method.trim()), parameter.trim()),
             None => (None, name.as_str()),
         };
+        ensure!(
+            method != Some(""),
+            "--set {name}={value} names no method before the colon; write {parameter}={value} for all methods"
+        );
         let mut used = false;
         for (known, values) in methods.iter().zip(&mut further) {
             let takes = match method {
                 Some(method) => known.name == method,
-                None => {
-                    (policies::find(&known.name)?.parameters.iter()).any(|p| p.name == parameter)
-                }
+                None => known.has(parameter),
             };
             if takes {
                 values.push((parameter.to_owned(), value.clone()));

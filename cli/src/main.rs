@@ -61,7 +61,8 @@ fn main() -> ExitCode {
     match start_log().and_then(|()| run(arguments.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_stopped(&error) => {
-            output::say("error: stopped\n");
+            output::say(&output::one_line(&format!("error: {error}")));
+            output::say("\n");
             ExitCode::from(STOPPED)
         }
         Err(error) if error.is::<pull::Paused>() => {
@@ -128,10 +129,7 @@ fn hint(refusal: &clap::Error, command: &clap::Command) -> &'static str {
 const STOPPED: u8 = 130;
 
 fn is_stopped(error: &anyhow::Error) -> bool {
-    matches!(
-        error.downcast_ref::<kept_engine::EngineError>(),
-        Some(kept_engine::EngineError::Stopped)
-    )
+    (error.downcast_ref()).is_some_and(kept_engine::EngineError::is_stopped)
 }
 
 fn run(command: Command) -> anyhow::Result<()> {

@@ -149,7 +149,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Creates a `Stop` that Ctrl-C requests. A second Ctrl-C ends the program at once.
+/// Creates a `Stop` that Ctrl-C and SIGTERM request. A second one ends the program at once.
 pub fn stop_on_ctrl_c() -> Stop {
     let stop = Stop::new();
     let requested = stop.clone();

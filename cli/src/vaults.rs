@@ -67,6 +67,7 @@ pub fn read(arguments: &ReadArguments) -> anyhow::Result<()> {
             kind: *kind,
         },
         memory: limits,
+        pause: None,
     };
     let bar = ReadingBar::new();
     let mut show = |progress: &Progress| bar.show(progress);

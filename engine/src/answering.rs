@@ -51,7 +51,7 @@ impl PrefilledPrompt {
         notes.extend(outcome.notes);
         let vault = outcome.vault;
         Self {
-            vault: vault.unwrap_or_else(|| VaultUse::none(prompt.len())),
+            vault: vault.unwrap_or_else(|| VaultUse::none(outcome.tokens_read)),
             prompt,
             cache: outcome.cache,
             map: outcome.map,

@@ -272,6 +272,16 @@ pub enum EngineError {
     /// The user stopped the operation.
     #[error("stopped")]
     Stopped,
+    /// The user stopped the reading of a document that is in the vault in part.
+    #[error(
+        "stopped; {stored} of the document's {tokens} tokens are in the vault, and the next question goes on after them"
+    )]
+    StoppedReading {
+        /// Tokens in the vault.
+        stored: usize,
+        /// Tokens of the document.
+        tokens: usize,
+    },
     /// The sampler failed on the model's output.
     #[error("the next token could not be sampled ({0}); try a temperature of 0")]
     SamplingFailed(String),
@@ -304,6 +314,11 @@ impl EngineError {
                 | Self::ReconstructionWithState { .. }
                 | Self::UnlikeLayers { .. }
         )
+    }
+
+    /// Whether the user stopped the operation.
+    pub fn is_stopped(&self) -> bool {
+        matches!(self, Self::Stopped | Self::StoppedReading { .. })
     }
 
     /// Whether a shorter prompt may be accepted.

@@ -195,6 +195,11 @@ impl fmt::Display for MethodSpec {
 }
 
 impl MethodSpec {
+    /// Whether the method or its base has the parameter.
+    pub fn has(&self, parameter: &str) -> bool {
+        self.parameter_index(parameter) != usize::MAX
+    }
+
     /// Index of a parameter in the method's table, followed by the base's.
     fn parameter_index(&self, parameter: &str) -> usize {
         let table = |name: &str| kept_policies::find(name).map_or(&[][..], |info| info.parameters);

@@ -19,35 +19,26 @@
 //! come, and the state at its end is saved (`streaming/state.rs`): no method in streaming mode looks at the question
 //! before that, so every question on the document goes on from there.
 
-use std::ops::Range;
+mod sections;
+
 use std::time::Instant;
 
 use kept_kernels::Stop;
 use kept_models::RopeTable;
 use kept_policies::{Budget, PromptShape};
-use kept_vault::{VaultKey, Vaults, shared};
+use kept_vault::Vaults;
 
 use crate::documents::Document;
-use crate::plan::{Plan, PrefillPlan, PromptPlan};
-use crate::prefill::{PlannedPrefill, PrefillTask};
+use crate::plan::{PrefillPlan, PromptPlan};
 use crate::prompt::ORDINARY_QUESTION;
 use crate::streaming::StreamedText;
 use crate::watch::EventSink;
 use crate::{
-    Ask, CompactLayer, Engine, EngineError, Event, Limits, MemoryNow, MethodSpec, Note, Phase,
-    PlanRequest, PrefillOutcome, Progress, Prompt, PromptText, Streaming, Watch,
+    Ask, Engine, EngineError, Event, Limits, MethodSpec, Note, PlanRequest, Progress, Prompt,
+    PromptText, Streaming, Watch,
 };
+use sections::{SectionReading, WholeProgress};
 
-/// Smallest section, in tokens.
-const SECTION: usize = 1024;
-/// A section is at least 1 / `PART` of what was read before it,
-const PART: usize = 8;
-/// and, at the speed of the one before it, takes at least as many seconds: a fast device is not slowed down by its disk.
-const SECONDS: f64 = 20.0;
-/// The method of the prefill, whose rows are dropped: it measures nothing.
-const METHOD: &str = "streaming_llm";
-/// Its budget, in rows.
-const ROWS: usize = 64;
 /// Work from which a question reads its document in sections, in tokens times bytes of weights read per token: between
 /// half a minute and two on two to eight cores.
 pub(crate) const SECTION_WORK: u64 = 4 << 40;
@@ -67,6 +58,8 @@ pub struct DocumentReadRequest<'a> {
     pub vaults: Vaults<'a>,
     /// Limit of all memory, in bytes.
     pub memory: Option<u64>,
+    /// If requested, reading ends after the section that is being read, and at once where there are no sections.
+    pub pause: Option<&'a Stop>,
 }
 
 impl<'a> DocumentReadRequest<'a> {
@@ -120,7 +113,7 @@ impl Engine {
         let prompt = Prompt::of_any_length(self.model(), &text, stop)?;
         let (shape, end) = (prompt.shape(), prompt.document.end);
         if self.uses_streaming(&request.plan_request(&shape, Streaming::Auto)) {
-            return self.read_streamed(request, &prompt, progress, stop);
+            return self.read_streamed(request, &prompt, progress, request.pause.unwrap_or(stop));
         }
         let of_question = request.plan_request(&shape, Streaming::Off);
         let planned = self.plan(&of_question)?;
@@ -152,6 +145,7 @@ impl Engine {
         if (at_once && !complete) || (complete && planned.repeated() > 0) {
             let covers = reading.read.stored..reading.progress.total;
             let of_question = self.plan(&of_question)?;
+            let stop = request.pause.unwrap_or(stop);
             if reading.run(of_question, prompt.len(), covers, watch, stop)? {
                 reading.read.stored = end;
             }
@@ -159,8 +153,8 @@ impl Engine {
         Ok(reading.read)
     }
 
-    /// Reads the document of a question section by section, all but the question, if it takes long and the vault lacks
-    /// most of it; `plan` is the question's. The rest is then read by [`SectionReading::complete`].
+    /// Reads the document of a question section by section, all but the question, if the document takes long and the
+    /// vault lacks some of it; `plan` is the question's. The rest is then read by [`SectionReading::complete`].
     ///
     /// # Errors
     /// As [`Engine::read_document`].
@@ -188,226 +182,19 @@ impl Engine {
             max_tokens: ask.max_tokens,
             vaults,
             memory: ask.limits.memory,
+            pause: None,
         };
         let total = end + plan.tokens_read_after(end);
         let mut reading = SectionReading::new(self, request, prompt, rope, total);
         // A vault that cannot be looked into becomes a note of the question's prefill.
         let known = reading.known().unwrap_or(end);
-        if !takes_long(end - known) {
+        if known == end {
             return Ok(None);
         }
         reading.begin_after(known);
         reading.progress.left_out = known;
         reading.read_sections(watch, stop)?;
         Ok(Some(reading))
-    }
-}
-
-/// A reading of a document by regular prefills, section by section.
-pub(crate) struct SectionReading<'a> {
-    engine: &'a Engine,
-    request: DocumentReadRequest<'a>,
-    /// The prompt of a question.
-    ids: &'a [u32],
-    /// Its tokens before the document.
-    before: usize,
-    rope: &'a RopeTable,
-    progress: WholeProgress,
-    read: DocumentReadResult,
-}
-
-impl<'a> SectionReading<'a> {
-    /// Reads the document of `prompt`, as part of a reading of `total` tokens.
-    fn new(
-        engine: &'a Engine,
-        request: DocumentReadRequest<'a>,
-        prompt: &'a Prompt,
-        rope: &'a RopeTable,
-        total: usize,
-    ) -> Self {
-        Self {
-            engine,
-            request,
-            ids: &prompt.ids,
-            before: prompt.document.start,
-            rope,
-            progress: WholeProgress {
-                total,
-                from_vault: 0,
-                left_out: 0,
-                started: Instant::now(),
-            },
-            read: DocumentReadResult {
-                tokens: prompt.document.end,
-                from_vault: 0,
-                stored: 0,
-                notes: Vec::new(),
-            },
-        }
-    }
-
-    /// How many of the document's tokens a vault holds.
-    fn known(&self) -> Result<usize, EngineError> {
-        let vaults = self.request.vaults;
-        let ids = &self.ids[..self.read.tokens];
-        let key = VaultKey::new(self.engine.fingerprint(), self.rope, ids, vaults.kind);
-        let vault = vaults.folder.find(&key, ids)?;
-        Ok(vault.map_or(0, |vault| shared(vault.ids(), ids)))
-    }
-
-    /// Reading begins after `known` tokens.
-    fn begin_after(&mut self, known: usize) {
-        (self.read.from_vault, self.read.stored) = (known, known);
-        self.progress.from_vault = known;
-    }
-
-    /// Reads what the vault lacks, section by section, until it cannot be written.
-    fn read_sections(&mut self, watch: &mut dyn Watch, stop: &Stop) -> Result<(), EngineError> {
-        let end = self.read.tokens;
-        let mut in_seconds = 0;
-        while self.read.stored < end {
-            let (first, started) = (self.read.stored, Instant::now());
-            let length = SECTION.max(first / PART).max(in_seconds);
-            let section = first..end.min(first + length);
-            let shape = PromptShape {
-                before: self.before,
-                after: 1,
-                ..PromptShape::of(section.end + 1)
-            };
-            let plan = self.engine.plan(&PlanRequest {
-                method: &MethodSpec::plain(METHOD),
-                budget: Some(Budget::Rows(ROWS)),
-                max_new_tokens: 1,
-                ..self.request.plan_request(&shape, Streaming::Off)
-            })?;
-            if !self.run(plan, section.end + 1, section.clone(), watch, stop)? {
-                break;
-            }
-            self.read.stored = section.end;
-            let rate = section.len() as f64 / started.elapsed().as_secs_f64();
-            in_seconds = (rate * SECONDS) as usize; // saturates
-        }
-        Ok(())
-    }
-
-    /// Reads the first `tokens` tokens of the prompt, which are `covers` of everything, and drops what was kept. Returns
-    /// whether the vault was written; the notes say why not.
-    fn run(
-        &mut self,
-        plan: Plan,
-        tokens: usize,
-        covers: Range<usize>,
-        watch: &mut dyn Watch,
-        stop: &Stop,
-    ) -> Result<bool, EngineError> {
-        self.engine.check_memory(&plan.ledger()?)?;
-        let PromptPlan::Prefill(prefill) = plan.reading else {
-            unreachable!("streaming mode is off");
-        };
-        let planned = PlannedPrefill {
-            input: PrefillTask {
-                model: self.engine.model(),
-                ids: &self.ids[..tokens],
-                rope: self.rope,
-                every_row: false,
-            },
-            method: &*plan.method,
-            plan: *prefill,
-            vault: Some(
-                (self.engine).vault_access(self.request.vaults, &self.request.document.name),
-            ),
-            gpu_memory: self.request.memory,
-        };
-        let mut part = PartWatch {
-            watch,
-            whole: self.progress,
-            covers,
-            layers: false,
-        };
-        let outcome = planned.run(&mut part, stop)?;
-        let written = outcome.vault.is_some_and(|vault| vault.written);
-        if !written {
-            self.read.notes = outcome.notes;
-        }
-        Ok(written)
-    }
-
-    /// Runs the prefill of the question, which finds the sections in the vault; its outcome is that of both.
-    pub(crate) fn complete(
-        self,
-        planned: PlannedPrefill<'_>,
-        watch: &mut dyn Watch,
-        stop: &Stop,
-    ) -> Result<PrefillOutcome, EngineError> {
-        let mut part = PartWatch {
-            watch,
-            covers: self.read.stored..self.progress.total,
-            whole: self.progress,
-            layers: true,
-        };
-        let mut outcome = planned.run(&mut part, stop)?;
-        if let Some(vault) = &mut outcome.vault {
-            let read = (self.read.stored - self.read.from_vault).min(vault.tokens_from_vault);
-            vault.tokens_from_vault -= read;
-            vault.tokens_read += read;
-            vault.used = vault.tokens_from_vault > 0;
-            vault.written |= read > 0;
-        }
-        Ok(outcome)
-    }
-}
-
-/// The progress of a reading in several parts.
-#[derive(Debug, Clone, Copy)]
-struct WholeProgress {
-    /// Tokens of everything that is read, known ones included.
-    total: usize,
-    /// Tokens that the vault had at the start.
-    from_vault: usize,
-    /// How many of them do not count as done and in total.
-    left_out: usize,
-    started: Instant,
-}
-
-impl WholeProgress {
-    /// The progress after `done` tokens, known ones included.
-    fn after(&self, done: usize) -> Progress {
-        let elapsed = self.started.elapsed().as_secs_f64();
-        let rate = done.saturating_sub(self.from_vault) as f64 / elapsed.max(f64::EPSILON);
-        Progress {
-            phase: Phase::Reading,
-            tokens_done: done - self.left_out,
-            tokens_total: self.total - self.left_out,
-            tokens_from_vault: self.from_vault,
-            tokens_per_second: rate,
-            seconds_left: if rate > 0.0 {
-                (self.total - done) as f64 / rate
-            } else {
-                0.0
-            },
-        }
-    }
-}
-
-/// Passes on the progress of one part of a reading as that of all, and the layers of the question's part.
-struct PartWatch<'a> {
-    watch: &'a mut dyn Watch,
-    whole: WholeProgress,
-    /// The tokens that this part reads, of all.
-    covers: Range<usize>,
-    layers: bool,
-}
-
-impl Watch for PartWatch<'_> {
-    fn layer(&mut self, layer: usize, kept: &CompactLayer) {
-        if self.layers {
-            self.watch.layer(layer, kept);
-        }
-    }
-
-    fn progress(&mut self, now: &Progress, memory: &MemoryNow) {
-        let done = self.covers.start + now.tokens_done.min(self.covers.len());
-        self.watch.progress(&self.whole.after(done), memory);
     }
 }
 

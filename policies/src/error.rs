@@ -39,6 +39,14 @@ pub enum PolicyError {
     /// `--set` text that is not `name=value[,name=value]`.
     #[error("'{0}' is not name=value; write for example w=16,kernel=7")]
     Assignment(String),
+    /// `--set` text that sets a parameter twice.
+    #[error("'{text}' sets {name} twice; set it once")]
+    AssignedTwice {
+        /// The text.
+        text: String,
+        /// The parameter.
+        name: String,
+    },
     /// A budget that cannot be parsed.
     #[error(
         "budget '{0}' is not understood; write rows per head (512), a share of the prompt (25%) or bytes for the whole cache (512MiB)"

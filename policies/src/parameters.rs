@@ -27,9 +27,10 @@ impl Parameters {
     /// Parses `name=value[,name=value]`; an empty text sets nothing.
     ///
     /// # Errors
-    /// [`PolicyError::Assignment`].
+    /// [`PolicyError::Assignment`], [`PolicyError::AssignedTwice`].
     pub fn parse_assignments(text: &str) -> Result<Vec<(String, String)>, PolicyError> {
-        text.split(',')
+        let all: Result<Vec<(String, String)>, PolicyError> = text
+            .split(',')
             .map(str::trim)
             .filter(|part| !part.is_empty())
             .map(|part| match part.split_once('=') {
@@ -38,7 +39,17 @@ impl Parameters {
                 }
                 _ => Err(PolicyError::Assignment(part.to_owned())),
             })
-            .collect()
+            .collect();
+        let all = all?;
+        for (at, (name, _)) in all.iter().enumerate() {
+            if all[..at].iter().any(|(known, _)| known == name) {
+                return Err(PolicyError::AssignedTwice {
+                    text: text.to_owned(),
+                    name: name.clone(),
+                });
+            }
+        }
+        Ok(all)
     }
 
     /// Values for `method`, whose parameters are `known`. If a name is repeated, the last value counts.

@@ -73,7 +73,7 @@ struct Server {
     started: u64,
 }
 
-/// Answers requests on `listener` until `stop` is requested or the system ends the program (SIGTERM). The answer that is being written then ends with its text so
+/// Answers requests on `listener` until `stop` is requested. The answer that is being written then ends with its text so
 /// far.
 ///
 /// # Errors
@@ -99,7 +99,6 @@ pub fn serve(
             settings,
         });
         let router = router(&server, address);
-        tokio::spawn(stop_on_sigterm(stop.clone()));
         let ending = ended(server, stop.clone());
         let serving = axum::serve(listener, router).with_graceful_shutdown(ending);
         tokio::select! {
@@ -107,21 +106,6 @@ pub fn serve(
             () = async { requested(stop).await; sleep(LAST_WORDS).await } => Ok(()),
         }
     })
-}
-
-/// Requests `stop` when a service manager ends the program.
-async fn stop_on_sigterm(stop: Stop) {
-    #[cfg(unix)]
-    match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-        Ok(mut sent) => {
-            if sent.recv().await.is_some() {
-                stop.request();
-            }
-        }
-        Err(error) => tracing::warn!(%error, "SIGTERM ends the program at once"),
-    }
-    #[cfg(not(unix))]
-    drop(stop);
 }
 
 /// Waits until `stop` is requested, and then ends all questions.

@@ -202,7 +202,7 @@ fn answer(engine: &Engine, job: &Job) -> Result<CompletedAnswer, ApiError> {
         &job.stop,
     );
     let answer = answer.map_err(|error| match error {
-        EngineError::Stopped => ApiError::Ending,
+        error if error.is_stopped() => ApiError::Ending,
         error => ApiError::Engine(error),
     })?;
     if !cut.found() {

@@ -56,12 +56,14 @@ pub enum VaultError {
 }
 
 impl VaultError {
-    /// The note for the user if the vault could not be written; `stored`: the document has a vault nevertheless.
-    pub fn unwritten(&self, stored: bool) -> String {
+    /// The note for the user if the vault could not be written; `stored`: the document has a vault nevertheless, or one of
+    /// its first `known` tokens.
+    pub fn unwritten(&self, stored: bool, known: usize) -> String {
         tracing::warn!(error = %self, "a vault could not be written");
         match self {
             VaultError::Busy => "another program is just making a vault of this document; this answer did not wait for it".to_owned(),
             error if stored => format!("what this method measured of the document could not be added to its vault: {error}"),
+            error if known > 0 => format!("the vault holds the document's first {known} tokens and could not be extended, so the next question reads the rest again: {error}"),
             error => format!("the vault could not be written, so the next question reads the document again: {error}"),
         }
     }

@@ -85,6 +85,7 @@ fn read(job: &Job, of: &EstimateRequest, output: &Output) -> Result<Reply, Faile
         max_tokens: of.max_tokens.unwrap_or(Engine::DEFAULT_MAX_TOKENS),
         vaults,
         memory: of.memory,
+        pause: Some(&job.pause),
     };
     let mut progress = |progress: &Progress| {
         let progress = *progress;

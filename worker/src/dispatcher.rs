@@ -24,8 +24,17 @@ mod questions;
 struct Running {
     ticket: u64,
     stop: Stop,
+    pause: Stop,
     /// A question or comparison does not wait for it.
     is_background: bool,
+}
+
+impl Running {
+    /// Ends it now.
+    fn stop(&self) {
+        self.stop.request();
+        self.pause.request();
+    }
 }
 
 /// A model that is being opened.
@@ -117,7 +126,7 @@ impl Dispatcher {
             if leaving {
                 self.waiting.clear();
                 match &self.running {
-                    Some(running) => running.stop.request(),
+                    Some(running) => running.stop(),
                     None => return,
                 }
             }

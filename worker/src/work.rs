@@ -116,7 +116,7 @@ impl From<Fault> for Failed {
 impl From<EngineError> for Failed {
     fn from(error: EngineError) -> Self {
         Failed {
-            stopped: matches!(error, EngineError::Stopped),
+            stopped: error.is_stopped(),
             engine_health: if error.loses_gpu() {
                 EngineHealth::GpuLost
             } else {
@@ -137,6 +137,8 @@ pub struct Job {
     pub model: Arc<OpenModel>,
     pub document: Arc<OpenDocument>,
     pub stop: Stop,
+    /// Ends the reading of a document after the section that is being read.
+    pub pause: Stop,
 }
 
 /// Parses the budget that the user entered.

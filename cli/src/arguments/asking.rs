@@ -112,7 +112,7 @@ pub struct AskArguments {
     pub document: Vec<PathBuf>,
     #[command(flatten)]
     pub opening: OpenArguments,
-    /// The question; several are answered in order, and the document is read once.
+    /// The question; several are answered in order, and with the vault the document is read once.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required = true)]
     pub question: Vec<String>,
     #[command(flatten)]

@@ -193,7 +193,8 @@ impl Engine {
                 without.reasons.push(note.into());
                 Ok(without)
             }
-            _ => planned,
+            Ok(_) => planned,
+            Err(refusal) => planned.map_err(|own| own.or_lacking_less(Some(refusal))),
         }
     }
 

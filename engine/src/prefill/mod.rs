@@ -38,7 +38,7 @@ use crate::{EngineError, MemoryLedger, Note, RetentionMap, Watch};
 use kept_vault::{VaultAccess, VaultUse};
 
 pub(crate) use input::PrefillTask;
-pub(crate) use prefix::Prefix;
+pub(crate) use prefix::{Prefix, file_bytes};
 use progress::ReadingProgress;
 pub use reader::Reconstructed;
 use reader::{GlobalLayer, Reader};
@@ -103,6 +103,8 @@ pub struct PrefillOutcome {
     pub repeated: Option<Reconstructed>,
     /// What was read from and written to the vault; `None` without a vault.
     pub vault: Option<VaultUse>,
+    /// Tokens that ran through the model, counted once per pass.
+    pub tokens_read: usize,
 }
 
 impl Prefill<'_> {
@@ -332,6 +334,7 @@ fn read_and_compress(
     stop: &Stop,
 ) -> Result<Vec<PrefillOutcome>, EngineError> {
     let began = Instant::now();
+    let tokens_read = plans[0].tokens_read();
     let notes: Vec<Vec<Note>> = plans.iter().map(PrefillPlan::notes).collect();
     let of_each = methods.iter().zip(&plans);
     let mut selects: Vec<_> = of_each.map(|(m, plan)| m.start(&plan.row_plan)).collect();
@@ -394,6 +397,7 @@ fn read_and_compress(
             notes,
             repeated: repeated.take(),
             vault: None,
+            tokens_read,
         }
     });
     Ok(outcomes.collect())

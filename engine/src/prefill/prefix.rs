@@ -59,6 +59,11 @@ fn part_of(
     Some((access.vaults.folder.clone(), key))
 }
 
+/// Bytes of the vault of a document of `tokens` tokens, whose rows are stored as `kind`, without measurements.
+pub(crate) fn file_bytes(model: &Model, tokens: usize, kind: PackedRows) -> u64 {
+    rows_shape(model, tokens, kind).bytes()
+}
+
 /// The shape of a vault with rows as `kind` of all `tokens` tokens, and nothing else.
 fn rows_shape(model: &Model, tokens: usize, kind: PackedRows) -> VaultShape {
     let kinds = model.config().kinds.iter();

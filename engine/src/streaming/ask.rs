@@ -314,7 +314,7 @@ impl Engine {
             match checkpoint.save(&mut stream, text.name, text.method.name(), stop) {
                 Ok(bytes) => (vault.bytes, vault.written) = (bytes, true),
                 Err(_) if stop.is_requested() => return Err(EngineError::Stopped),
-                Err(error) => notes.push(error.unwritten(false).into()),
+                Err(error) => notes.push(error.unwritten(false, 0).into()),
             }
         }
         Ok((stream, progress, vault))

@@ -21,6 +21,15 @@ fn engine() -> Engine {
     Engine::open(&model).expect("the built-in model")
 }
 
+/// The work of reading 3,000 of the document's 3,500 tokens.
+fn half_of(engine: &Engine) -> u64 {
+    3000 * engine.model().step_bytes()
+}
+
+fn is_stopped<T>(result: &Result<T, EngineError>) -> bool {
+    result.as_ref().is_err_and(EngineError::is_stopped)
+}
+
 fn ask(engine: &Engine, document: &Document, vaults: Option<Vaults<'_>>) -> Answer {
     let ask = Ask {
         document,
@@ -54,6 +63,7 @@ fn of<'a>(
         max_tokens: 16,
         vaults,
         memory: None,
+        pause: None,
     }
 }
 
@@ -81,7 +91,7 @@ fn a_stopped_reading_goes_on_after_its_last_section() {
         }
     };
     let stopped = engine.read_document(&of(&document, vaults, &auto), &mut watch, &stop);
-    assert!(matches!(stopped, Err(EngineError::Stopped)), "{stopped:?}");
+    assert!(is_stopped(&stopped), "{stopped:?}");
     assert_eq!(listed(), [1024]);
     let last = last.expect("progress");
     assert!(last.tokens_total > 3000 && last.tokens_done < last.tokens_total);
@@ -137,7 +147,7 @@ fn a_question_uses_the_sections_that_were_read() {
         }
     };
     let stopped = engine.read_document(&of(&document, vaults, &auto), &mut watch, &stop);
-    assert!(matches!(stopped, Err(EngineError::Stopped)), "{stopped:?}");
+    assert!(is_stopped(&stopped), "{stopped:?}");
     let answer = ask(&engine, &document, Some(vaults));
     assert_eq!(answer.vault.tokens_from_vault, 1024);
     assert!(answer.vault.written);
@@ -186,10 +196,22 @@ fn a_stopped_question_goes_on_after_its_last_section() {
             }
         };
         let stopped = engine.ask(&question, &mut watch, &stop);
-        assert!(matches!(stopped, Err(EngineError::Stopped)), "{name}");
+        let error = stopped.err().expect("stopped");
+        let stored = matches!(error, EngineError::StoppedReading { stored: 1024, .. });
+        assert!(stored, "{name}: {error}");
         let listed = folder.list().expect("a list");
         assert_eq!(listed.len(), 1, "{name}");
         assert_eq!(listed[0].tokens, 1024, "{name}");
+
+        // A second stop, of a reading that would not take long by itself, loses nothing either.
+        let (half, stop) = (
+            engine.clone().with_section_work(half_of(&engine)),
+            Stop::new(),
+        );
+        stop.request();
+        let stopped = half.ask(&question, &mut |_| (), &stop);
+        let error = stopped.err().expect("stopped");
+        assert!(error.to_string().contains("1024 of"), "{name}: {error}");
 
         let mut again: Vec<Progress> = Vec::new();
         let mut watch = |event: Event| {
@@ -221,6 +243,27 @@ fn a_stopped_question_goes_on_after_its_last_section() {
         assert_eq!((answer.text, answer.map), (plain.text, plain.map), "{name}");
         folder.clear().expect("removed");
     }
+}
+
+/// A pause ends a reading after the section that is being read.
+#[test]
+fn a_pause_keeps_the_section_that_is_being_read() {
+    let (engine, document, auto) = (engine(), document(), auto());
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = VaultFolder::new(place.path(), 1 << 30);
+    let vaults = Vaults {
+        folder: &folder,
+        kind: PackedRows::F16,
+    };
+    let (stop, pause) = (Stop::new(), Stop::new());
+    let request = DocumentReadRequest {
+        pause: Some(&pause),
+        ..of(&document, vaults, &auto)
+    };
+    let mut watch = |_: &Progress| pause.request();
+    let paused = engine.read_document(&request, &mut watch, &stop);
+    assert!(is_stopped(&paused), "{paused:?}");
+    assert_eq!(folder.list().expect("a list")[0].tokens, 1024);
 }
 
 #[test]

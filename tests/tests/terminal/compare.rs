@@ -222,10 +222,12 @@ fn one_method_is_compared_with_several_parameters() {
 #[test]
 fn a_parameter_is_set_for_all_methods() {
     let set = ["--set", "h2o:sinks=2,sinks=0"];
-    let extra = ["--budgets", "64", "--methods", "full,snapkv,h2o", "--json"];
+    let methods = "full,snapkv,h2o,adakv";
+    let extra = ["--budgets", "64", "--methods", methods, "--json"];
     let lines = compare(&[extra.as_slice(), &set].concat()).json_lines();
     let found: Vec<&Value> = lines[1..].iter().map(|line| &line["label"]).collect();
-    assert_eq!(found, ["full", "snapkv[sinks=0]", "h2o[sinks=2]"]);
+    let expected = ["full", "snapkv[sinks=0]", "h2o[sinks=2]", "adakv[sinks=0]"];
+    assert_eq!(found, expected);
 }
 
 #[test]
@@ -270,6 +272,8 @@ fn compare_names_invalid_input() {
     compare(&["--budgets", "120%"]).refused(&["120%"]);
     compare(&["--budgets", ""]).refused(&["--budgets"]);
     compare(&["--budgets", "12,25%,12"]).refused(&["--budgets names 12 twice"]);
+    compare(&["--set", ":w=8"]).refused(&[":w=8 names no method"]);
+    compare(&["--set", "w=8,w=9"]).refused(&["sets w twice"]);
     compare(&["--set", "windw=8"]).refused(&["none of the methods has windw"]);
     compare(&["--methods", "h2o", "--set", "snapkv:w=8"]).refused(&["snapkv", "--methods"]);
     compare(&["--methods", "snapkv", "--set", "snapkv:kernel=4"]).refused(&["kernel=4", "odd"]);

@@ -34,8 +34,9 @@ impl Dispatcher {
             && matches!(what, Failure::Ask | Failure::Compare)
             && !waits
         {
-            // The app asks for it again. A reading goes on after the last section that was read.
-            running.stop.request();
+            // The app asks for it again. A reading goes on after the section that is being read, which the question would
+            // read otherwise.
+            running.pause.request();
             return self.waiting.push(request);
         }
         if occupies_engine(&request) && (self.running.is_some() || waits) {
@@ -126,6 +127,10 @@ impl Dispatcher {
         document: Arc<OpenDocument>,
     ) {
         let stop = Stop::new();
+        let pause = match what {
+            Failure::Read => Stop::new(),
+            _ => stop.clone(),
+        };
         let job = Job {
             ticket,
             what,
@@ -134,12 +139,14 @@ impl Dispatcher {
             model,
             document,
             stop: stop.clone(),
+            pause: pause.clone(),
         };
         match self.jobs.send(job) {
             Ok(()) => {
                 self.running = Some(Running {
                     ticket,
                     stop,
+                    pause,
                     is_background: !matches!(what, Failure::Ask | Failure::Compare),
                 });
             }
@@ -179,7 +186,7 @@ impl Dispatcher {
 
     pub(super) fn stop(&mut self, ticket: u64) {
         if let Some(running) = self.running.as_ref().filter(|r| r.ticket == ticket) {
-            running.stop.request();
+            running.stop();
             return;
         }
         let of_ticket = |request: &Request| {

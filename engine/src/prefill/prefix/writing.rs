@@ -172,7 +172,7 @@ impl Prefix {
     }
 
     pub(super) fn note_unwritten(&mut self, error: &VaultError) {
-        self.notes.push(error.unwritten(self.same));
+        self.notes.push(error.unwritten(self.same, self.known));
     }
 }
 
