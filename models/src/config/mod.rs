@@ -7,8 +7,10 @@ mod layers;
 mod read;
 mod recurrent;
 mod rope;
+mod rope_choice;
 
-pub use rope::{LongRope, RopeChoice, RopeConfig, RopeScaling, Yarn};
+pub use rope::{LongRope, RopeConfig, RopeScaling, Yarn};
+pub use rope_choice::RopeChoice;
 
 use kept_kernels::{RecurrentShape, RecurrentState};
 

@@ -1,148 +1,26 @@
-//! The open document: opening, adding, replacing, closing. `document.rs` defines the document itself.
+//! The open document: set, grown, closed. `opening.rs` opens files, `document.rs` defines the document itself.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kept_engine::documents::Document;
-use kept_worker::protocol::{Fault, FaultCode, Request};
+use kept_worker::protocol::Request;
 
 use super::AppState;
 use super::document::{OpenDocument, plain_text};
 use super::effect::{Effect, Save};
 use super::parts::take;
-use super::waiting::{Access, Opening};
-use crate::contract::{
-    AppEvent, FileNeeds, NoticeKind, PendingFile, Place, Replacement, WorkerStatus,
-};
-use crate::messages::{self, as_sentence};
-use crate::names::file_name;
+use super::waiting::Access;
+use crate::contract::{AppEvent, FileNeeds};
+use crate::messages;
 use crate::sample;
-
-/// Whether a file is a model, judged by its name.
-fn is_model(path: &Path) -> bool {
-    path.extension()
-        .is_some_and(|e| e.eq_ignore_ascii_case("gguf"))
-}
 
 /// Maximum length of the name of a pasted text, in characters.
 const MAX_NAME_CHARS: usize = 60;
-
-/// The ticket of the document that is being opened: tickets of questions start at 1.
-const STOP_DOCUMENT: u64 = 0;
 
 impl AppState {
     /// The open document.
     pub fn document(&self) -> Option<&Arc<OpenDocument>> {
         self.document.as_ref()
-    }
-
-    /// Opens a file that the user dropped, chose or passed: a model if it is a `.gguf`, otherwise a document. The
-    /// outcome is sent as events; the open document remains until the new one arrives.
-    pub fn open_path(&mut self, path: PathBuf) {
-        if is_model(&path) {
-            self.choose_model_file(path);
-        } else {
-            self.open_file(path);
-        }
-    }
-
-    /// Opens files that the user dropped together: the first as [`AppState::open_path`] does; the others are added to
-    /// it.
-    pub fn open_paths(&mut self, paths: Vec<PathBuf>) {
-        let (models, documents): (Vec<_>, Vec<_>) = paths.into_iter().partition(|p| is_model(p));
-        // The last of several models is opened.
-        if let Some(model) = models.into_iter().next_back() {
-            self.choose_model_file(model);
-        }
-        let mut documents = documents.into_iter();
-        if let Some(first) = documents.next() {
-            self.file.to_add = documents.collect();
-            self.open_file(first);
-        }
-    }
-
-    /// Opens a file as the document.
-    pub fn open_file(&mut self, path: PathBuf) {
-        if path.to_str().is_none() {
-            let message = messages::not_utf8(&path);
-            self.notice(NoticeKind::Error, Place::Document, message);
-            return self.open_next(false);
-        }
-        // A file dropped by mistake must not stop an answer.
-        if self.is_busy() {
-            let name = Some(file_name(&path));
-            self.file.replacement = Some(path);
-            return self.emit(AppEvent::Replacing { name });
-        }
-        self.begin_opening(path, false, Access::Plain);
-    }
-
-    /// Opens a file and adds it to the open document: questions cover both.
-    pub fn add_path(&mut self, path: PathBuf) {
-        if is_model(&path) {
-            return self.choose_model_file(path);
-        }
-        let refusal = if path.to_str().is_none() {
-            messages::not_utf8(&path)
-        } else if self.is_busy() {
-            messages::BUSY_DOCUMENTS.to_owned()
-        } else {
-            let alone = self.document.is_none();
-            return self.begin_opening(path, !alone, Access::Plain);
-        };
-        self.notice(NoticeKind::Error, Place::Document, refusal);
-    }
-
-    /// Applies the user's decision about a file whose opening stops running work.
-    pub fn replace_document(&mut self, how: Replacement) {
-        let waiting = self.file.replacement.take();
-        self.emit(AppEvent::Replacing { name: None });
-        match (waiting, how) {
-            (Some(path), Replacement::Replace) => self.begin_opening(path, false, Access::Plain),
-            _ => self.file.to_add.clear(),
-        }
-    }
-
-    /// Opens the document that waits for its password with what the user typed; without a password it is not opened.
-    pub fn unlock_document(&mut self, password: Option<String>) {
-        self.decide_pending(password.map(|typed| Access::Password(typed.into())));
-    }
-
-    /// Opens the document that waits for it with its text recognised in `languages`; without any it is not opened.
-    pub fn recognise_document(&mut self, languages: Option<Vec<String>>) {
-        self.decide_pending(languages.map(Access::Recognition));
-    }
-
-    pub(super) fn forget_pending(&mut self) {
-        if self.file.pending.take().is_some() {
-            self.emit(AppEvent::Pending { file: None });
-        }
-    }
-
-    fn wait_for(&mut self, opening: Opening, needs: FileNeeds) {
-        self.file.pending = Some((opening, needs));
-        let file = self.pending_file();
-        self.emit(AppEvent::Pending { file });
-    }
-
-    /// The file that waits for the user's password or languages.
-    pub(super) fn pending_file(&self) -> Option<PendingFile> {
-        let (opening, needs) = self.file.pending.as_ref()?;
-        Some(PendingFile {
-            name: opening.name.clone(),
-            needs: needs.clone(),
-        })
-    }
-
-    fn decide_pending(&mut self, access: Option<Access>) {
-        let Some((pending, _)) = self.file.pending.take() else {
-            return;
-        };
-        self.emit(AppEvent::Pending { file: None });
-        match access {
-            Some(access) => self.begin_opening(pending.path, pending.adds, access),
-            None => self.open_next(pending.adds),
-        }
     }
 
     /// Removes one of several documents; a new conversation begins about the others. Returns the reason for a refusal
@@ -162,75 +40,6 @@ impl AppState {
         self.file.removing = self.document.as_ref().map(|d| d.facts.id);
         self.send(Request::RemoveDocument { part: index }, None);
         Ok(())
-    }
-
-    fn begin_opening(&mut self, path: PathBuf, adds: bool, access: Access) {
-        if self.worker.status() == WorkerStatus::Failed {
-            // The engine may have crashed on the previous document: a new document justifies a restart.
-            self.restart_worker();
-        }
-        self.conversations.chosen = None;
-        let name = file_name(&path);
-        self.file.opening = Some(Opening {
-            path,
-            name: name.clone(),
-            adds,
-            access,
-        });
-        self.emit(AppEvent::Opening { name: Some(name) });
-        self.send_opening();
-    }
-
-    /// Requests the file from the worker. If the worker is still reading another file, that one is stopped first.
-    pub(super) fn send_opening(&mut self) {
-        let Some(opening) = &self.file.opening else {
-            return;
-        };
-        if self.worker.status() != WorkerStatus::Ready {
-            return;
-        }
-        match &self.file.in_flight {
-            Some(sent) if sent == opening => {}
-            Some(_) => self.send(
-                Request::Stop {
-                    ticket: STOP_DOCUMENT,
-                },
-                None,
-            ),
-            None => {
-                let opening = opening.clone();
-                let (path, adds) = (opening.path.clone(), opening.adds);
-                let (request, password) = match &opening.access {
-                    Access::Plain if adds => (Request::AddDocument { path }, None),
-                    Access::Plain => (Request::OpenDocument { path }, None),
-                    Access::Password(typed) => {
-                        (Request::UnlockDocument { path, adds }, Some(typed.clone()))
-                    }
-                    Access::Recognition(languages) => {
-                        let languages = languages.clone();
-                        let request = Request::RecogniseDocument {
-                            path,
-                            adds,
-                            languages,
-                        };
-                        (request, None)
-                    }
-                };
-                self.file.in_flight = Some(opening);
-                self.send(request, password);
-            }
-        }
-    }
-
-    /// Whether the user still waits for the file that the worker just answered for. If not, the current file is
-    /// requested.
-    fn arrived_wanted(&mut self) -> bool {
-        let answered = self.file.in_flight.take();
-        let is_wanted = self.file.opening.is_some() && answered == self.file.opening;
-        if !is_wanted {
-            self.send_opening();
-        }
-        is_wanted
     }
 
     /// `languages`: those in which the text of its image pages can be recognised.
@@ -287,53 +96,6 @@ impl AppState {
         self.open_next(true);
     }
 
-    /// Opens the next of several files that were dropped together. `adds`: it is added to the earlier ones; otherwise
-    /// none of them could be opened, and it becomes the document.
-    fn open_next(&mut self, adds: bool) {
-        match self.file.to_add.pop_front() {
-            Some(path) if adds => self.add_path(path),
-            Some(path) => self.open_file(path),
-            None => {}
-        }
-    }
-
-    pub(super) fn document_failed(&mut self, fault: &Fault, stopped: bool) {
-        let message = fault.message.as_str();
-        if self.file.removing.take().is_some() {
-            return self.notice(NoticeKind::Error, Place::Document, as_sentence(message));
-        }
-        let sent = self.file.in_flight.clone();
-        if !self.arrived_wanted() {
-            return;
-        }
-        self.end_opening();
-        let Some(sent) = sent else { return };
-        let needs = match &fault.code {
-            FaultCode::Password { wrong } => Some(FileNeeds::Password { wrong: *wrong }),
-            FaultCode::Scan { pages, languages } => Some(FileNeeds::Recognition {
-                open: false,
-                pages: *pages,
-                languages: languages.clone(),
-            }),
-            _ => None,
-        };
-        if let Some(needs) = needs {
-            self.wait_for(sent, needs);
-        } else if !stopped {
-            let Opening { path, adds, .. } = sent;
-            tracing::warn!(path = %path.display(), message, "a document was not opened");
-            let message = messages::about_file(&file_name(&path), message);
-            self.notice(NoticeKind::Error, Place::Document, message);
-            self.open_next(adds);
-        }
-    }
-
-    pub(super) fn end_opening(&mut self) {
-        if self.file.opening.take().is_some() {
-            self.emit(AppEvent::Opening { name: None });
-        }
-    }
-
     /// Opens the built-in sample.
     pub fn open_sample(&mut self) {
         self.stop_opening();
@@ -386,21 +148,6 @@ impl AppState {
         self.emit_document();
         self.emit_conversations();
         self.title();
-    }
-
-    /// Neither the file nor the conversation that is being opened is wanted any more.
-    pub(super) fn stop_opening(&mut self) {
-        self.conversations.chosen = None;
-        self.file.to_add.clear();
-        self.end_opening();
-        if self.file.in_flight.is_some() {
-            self.send(
-                Request::Stop {
-                    ticket: STOP_DOCUMENT,
-                },
-                None,
-            );
-        }
     }
 
     /// Sets the open document and begins a new conversation about it.

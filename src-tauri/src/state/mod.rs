@@ -21,6 +21,7 @@ mod limits;
 mod maps;
 mod models;
 mod neutral;
+mod opening;
 mod parts;
 mod queue;
 mod reading_ahead;
