@@ -55,8 +55,20 @@ pub(crate) fn at(text: &str, kind: &Kind, bounds: Range<usize>, byte: usize) -> 
     let to = (byte + 1..window.len())
         .find(|i| breaks_after(*i))
         .unwrap_or(window.len());
-    let found = shorten(window, trim(window, from..to), byte);
+    let mut found = shorten(window, trim(window, from..to), byte);
+    if matches!(kind, Kind::Markdown | Kind::Extracted { .. }) {
+        found.start += heading_marks(&window[found.clone()]);
+    }
     start + found.start..start + found.end
+}
+
+/// Bytes of the marks before the title of a heading: 3 of `## Title`.
+fn heading_marks(passage: &str) -> usize {
+    let title = passage.trim_start_matches('#');
+    match (passage.len() - title.len(), title.trim_start()) {
+        (1..=6, text) if !text.is_empty() && text.len() < title.len() => passage.len() - text.len(),
+        _ => 0,
+    }
 }
 
 /// The sentences, headings and list items of a Markdown text, in bytes, in order and without the white space between
@@ -210,7 +222,7 @@ fn continues(after: &str) -> bool {
         .is_some_and(char::is_lowercase)
 }
 
-/// Whether the word before a full stop is an abbreviation, an initial ("J. S. Mill") or a lone number ("12. May").
+/// Whether the word before a full stop is an abbreviation, an initial ("J. S. Mill") or the number of a line ("5. Rent").
 fn is_abbreviation(before: &str) -> bool {
     let start = before
         .rfind(|c: char| c.is_whitespace() || matches!(c, '(' | '[' | '"' | '“' | '-' | '–' | '—'))
@@ -218,6 +230,13 @@ fn is_abbreviation(before: &str) -> bool {
             i + before[i..].chars().next().map_or(1, char::len_utf8)
         });
     let word = &before[start..];
+    let before_word = before[..start].rsplit('\n').next().unwrap_or("");
+    if !word.is_empty()
+        && word.chars().all(|c| c.is_ascii_digit() || c == '.')
+        && before_word.trim_matches([' ', '#']).is_empty()
+    {
+        return true;
+    }
     let mut characters = word.chars();
     if let (Some(only), None) = (characters.next(), characters.next())
         && only.is_uppercase()

@@ -49,7 +49,13 @@ fn lines_of_code_and_markdown_are_passages() {
     let code = "fn main() {\n    let a = b. c;\n\n}\n";
     assert_eq!(passage("a.rs", code, "b. c"), "let a = b. c;");
     let notes = "# Title\nText that runs on\nover lines. More.\n- first item\n- second item. With two sentences.\n| a | b |\n| c | d |\n";
-    assert_eq!(passage("a.md", notes, "Title"), "# Title");
+    // Without the marks of a heading; its number ends no sentence.
+    assert_eq!(passage("a.md", notes, "Title"), "Title");
+    let sections = "## 5. Confidential. Secret\nIn 1901. The end.\n6.1. Rent. Is due.\n#hash\n";
+    assert_eq!(passage("a.md", sections, "Confid"), "5. Confidential.");
+    assert_eq!(passage("a.md", sections, "1901"), "In 1901.");
+    assert_eq!(passage("a.md", sections, "Rent"), "6.1. Rent.");
+    assert_eq!(passage("a.md", sections, "hash"), "#hash");
     assert_eq!(
         passage("a.md", notes, "runs"),
         "Text that runs on\nover lines."
