@@ -57,6 +57,31 @@ pub enum ImportError {
 /// A conversation read from JSON: its title, document and turns.
 pub type Imported = (String, OpenDocument, Vec<Turn>);
 
+/// The most characters of `what` in [`file_name`].
+const MAX_NAME: usize = 60;
+
+/// A proposed name for a file made from `document`, which is never the document's own: `lease - Who pays.md`.
+pub fn file_name(document: &str, what: &str, extension: &str) -> String {
+    let stem = Path::new(document)
+        .file_stem()
+        .unwrap_or_default()
+        .to_string_lossy();
+    // Characters that no file system refuses.
+    let plain = |c: char| {
+        if c.is_alphanumeric() || "-_ ,'".contains(c) {
+            c
+        } else {
+            ' '
+        }
+    };
+    let what: String = what.chars().map(plain).take(MAX_NAME).collect();
+    let words: Vec<&str> = what.split_whitespace().collect();
+    match words.join(" ") {
+        what if what.is_empty() => format!("{stem} - Kept.{extension}"),
+        what => format!("{stem} - {what}.{extension}"),
+    }
+}
+
 /// The file's contents; its name determines the format: `.json`, `.html`, otherwise Markdown.
 pub fn export(path: &Path, title: &str, conversation: &Loaded) -> String {
     let extension = path.extension().map(|e| e.to_ascii_lowercase());
@@ -239,4 +264,23 @@ fn escaped(text: &str) -> String {
         .replace('<', "&lt;")
         .replace('>', "&gt;")
         .replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::file_name;
+
+    #[test]
+    fn a_file_made_from_a_document_has_another_name() {
+        assert_eq!(
+            file_name("lease.md", "Who pays?", "md"),
+            "lease - Who pays.md"
+        );
+        assert_eq!(file_name("a.csv", "table", "csv"), "a - table.csv");
+        assert_eq!(
+            file_name("lease.md", "a/b\\c: \"d\"", "md"),
+            "lease - a b c d.md"
+        );
+        assert_eq!(file_name("", "???", "html"), "conversation - Kept.html");
+    }
 }

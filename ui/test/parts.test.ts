@@ -172,11 +172,11 @@ describe('the composer', () => {
     expect(find('how-read')).toBeNull()
     find('reading-stop')!.click()
     // Within its first section nothing is stored.
-    expect(say(false, 340)).toBe('Reading was stopped at 34 %. Read again')
+    expect(say(false, 340)).toBe('Reading was stopped. Read again')
     kept.app.estimate = {
       promptTokens: 1000, rows: 100, memory: memory(), notes: [], chosen: null, tokensFromVault: 300, tokensToRepeat: 0, cache: 'f16',
     } // prettier-ignore
-    expect(say(false, 340)).toBe('Reading was stopped at 34 %. Read on')
+    expect(say(false, 340)).toBe('Reading was stopped at 30 %. Read on')
     // A question read on, and was stopped.
     kept.app.estimate = { ...kept.app.estimate, tokensFromVault: 600 }
     expect(say(false, 340)).toBe('Reading was stopped at 60 %. Read on')

@@ -357,8 +357,8 @@ describe('a block on the page', () => {
 })
 
 describe('headings', () => {
-  const text = '# Lease\nBetween two.\n\n## 1. Rent\n\nPaid *monthly*.\n```\n# a comment\n```\n#1 is no heading'
-  const titles = (kind: string) => headingsOf(text, kind).map((one) => [one.level, text.slice(one.title, one.end)])
+  const text = '# Lease #\nBetween two.\n\n## 1. Rent\n\nPaid *monthly*.\n```\n# a comment\n```\n#1 is no heading'
+  const titles = (kind: string) => headingsOf(text, kind).map((one) => [one.level, text.slice(one.title, one.last)])
 
   it('are those of Markdown and of markup, not lines of code or of plain text', () => {
     const both = [
@@ -384,13 +384,14 @@ describe('headings', () => {
     const headings = headingsOf(text, 'markdown')
     const blocks = blocksOf(text, [], [], undefined, undefined, headings)
     expect(blocks.map((b) => [b.heading?.level ?? 0, text.slice(b.start, b.end).slice(0, 12), b.gap])).toEqual([
-      [1, '# Lease', false],
+      [1, '# Lease #', false],
       [0, 'Between two.', false],
       [2, '## 1. Rent', true],
       [0, 'Paid *monthl', true],
     ])
     const line = shownHeading(text, headings[1]!)
     expect(line).toBe('\u200b\u200b\u200b1. Rent')
+    expect(shownHeading(text, headings[0]!)).toBe('\u200b\u200bLease\u200b\u200b')
     expect(line.length).toBe(blocks[2]!.end - blocks[2]!.start)
   })
 })

@@ -12,19 +12,18 @@ const at = (tokensDone: number, more: Partial<Progress> = {}): Progress => ({
   ...more,
 })
 
-it('goes through the document once a layer, or once in pieces', () => {
-  expect([0, 50, 100, 150].map((done) => sweepOf(at(done), 8, false))).toEqual([0, 0.5, 0, 0.5])
-  expect(sweepOf(at(200), 8, true)).toBe(0.25)
+it('goes through the document as its progress does', () => {
+  expect([0, 50, 200].map((done) => sweepOf(at(done)))).toEqual([0, 0.0625, 0.25])
 })
 
 it('begins where the vault ends', () => {
-  expect(sweepOf(at(50, { tokensFromVault: 800 }), 8, false)).toBe(0.75)
+  expect(sweepOf(at(400, { tokensFromVault: 800 }))).toBe(0.75)
 })
 
 it('is nowhere before, after, and for a question alone', () => {
-  expect(sweepOf(at(800), 8, false)).toBeNull()
-  expect(sweepOf(at(10, { phase: 'answering' }), 8, false)).toBeNull()
-  expect(sweepOf(at(1, { tokensTotal: 30 }), 8, false)).toBeNull()
+  expect(sweepOf(at(800))).toBeNull()
+  expect(sweepOf(at(10, { phase: 'answering' }))).toBeNull()
+  expect(sweepOf(at(1, { tokensTotal: 30 }))).toBeNull()
 })
 
 it('of reading in the background goes through the document once, or once more', () => {

@@ -56,10 +56,10 @@ pub async fn export_conversation<R: Runtime>(
 ) -> Result<(), String> {
     let title = effects.with(|state| state.title_of_conversation(id))?;
     let conversation = effects.conversation(id).await?;
-    let name = PathBuf::from(&conversation.document.info.name).with_extension("md");
+    let name = exported::file_name(&conversation.document.info.name, &title, "md");
     let mut dialog = app.dialog().file();
     dialog = dialog.set_title("Export the conversation");
-    dialog = dialog.set_file_name(name.to_string_lossy());
+    dialog = dialog.set_file_name(name);
     dialog = dialog.add_filter("Markdown, HTML, JSON", &["md", "html", "json"]);
     let saved = (Place::Conversation, "conversation");
     dialogs::save(&app, dialog, saved, move |path| {

@@ -1,7 +1,5 @@
 //! Saving what the page has drawn: pictures and tables.
 
-use std::path::PathBuf;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
@@ -10,6 +8,7 @@ use tauri_plugin_dialog::DialogExt;
 
 use super::{Desktop, dialogs};
 use crate::contract::Place;
+use crate::exported;
 
 /// The kind of an exported file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -65,10 +64,10 @@ pub async fn save_export<R: Runtime>(
         document.map_or_else(|| "map".to_owned(), |d| d.info.name.clone())
     });
     let extension = kind.extension();
-    let name = PathBuf::from(name).with_extension(extension);
+    let name = exported::file_name(&name, kind.noun(), extension);
     let mut dialog = app.dialog().file();
     dialog = dialog.set_title(format!("Save the {}", kind.noun()));
-    dialog = dialog.set_file_name(name.to_string_lossy());
+    dialog = dialog.set_file_name(name);
     dialog = dialog.add_filter(extension.to_uppercase(), &[extension]);
     dialogs::save(&app, dialog, (Place::Document, kind.noun()), |_| bytes);
     Ok(())

@@ -67,7 +67,7 @@ fn a_comparison_runs_to_its_end_with_consistent_figures() {
     set_up(&app, &["full", "streaming_llm", "snapkv"], &["25%", "64"]);
     let cost = app.text("compare-cost").expect("what it costs");
     assert!(
-        cost.contains("5 runs") && cost.contains("share readings of the document"),
+        cost.contains("5 runs") && cost.contains("read once more"),
         "{cost}"
     );
     app.picture("set-up");

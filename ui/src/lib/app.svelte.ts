@@ -164,12 +164,8 @@ export class AppState {
 
   /** The running question. At most one. */
   running = $derived(this.turns.find((turn) => RUNNING.includes(turn.state)) ?? null)
-  /** Where in the document the running question reads, as a share of it; null while it does not. */
-  sweep = $derived(
-    this.live && this.live.turn === this.running?.id
-      ? sweepOf(this.live.progress, this.model?.layers ?? 1, !!this.document?.streaming)
-      : null,
-  )
+  /** How far in the document the running question has read, as a share of it; null while it does not read. */
+  sweep = $derived(this.live && this.live.turn === this.running?.id ? sweepOf(this.live.progress) : null)
   /** The same of reading in the background. */
   backgroundSweep = $derived(
     this.reading?.running ? backgroundSweepOf(this.reading.progress, this.document?.tokens ?? 0) : null,

@@ -142,8 +142,10 @@ function goingOn({ runs, reference, current, sharing }: Comparison): number {
   return runs.slice(current, current + sharing).filter((run) => run.result === null).length
 }
 
+/** How much of their work the runs of a prefill have done. Loading a document from the vault is little of it. */
 function shareOf(progress: Progress | null): number {
-  return progress && progress.tokensTotal > 0 ? Math.min(1, progress.tokensDone / progress.tokensTotal) : 0
+  if (!progress || progress.tokensTotal === 0 || progress.tokensFromVault > progress.tokensTotal) return 0
+  return Math.min(1, progress.tokensDone / progress.tokensTotal)
 }
 
 /** Share of all runs that is done, including the full cache's. */

@@ -8,6 +8,8 @@ export interface Heading {
   start: number
   /** Where the title begins: the marks and the space after them are before it. */
   title: number
+  /** The end of its title; marks may follow (`## Title ##`). */
+  last: number
   /** The end of its line. */
   end: number
   /** From 1. */
@@ -36,13 +38,11 @@ function within(text: string, start: number, end: number): Heading[] {
       if (fence === null) fence = opens
       else if (fence === opens) fence = null
     } else if (fence === null && marks !== undefined) {
-      const stop = text.indexOf('\n', at)
-      headings.push({
-        start: at,
-        title: at + all.length,
-        end: stop < 0 || stop > end ? end : stop,
-        level: marks.length,
-      })
+      const found = text.indexOf('\n', at)
+      const stop = found < 0 || found > end ? end : found
+      const title = at + all.length
+      const last = title + text.slice(title, stop).replace(/[ \t]+#*[ \t\r]*$/, '').length
+      headings.push({ start: at, title, last, end: stop, level: marks.length })
     }
   }
   return headings

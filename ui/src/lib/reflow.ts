@@ -116,8 +116,8 @@ export function shown(text: string, start: number, end: number, width: number | 
 }
 
 /** A heading as shown, of the same length: its marks have no width. */
-export function shownHeading(text: string, { start, title, end }: Heading): string {
-  return '\u200b'.repeat(title - start) + text.slice(title, end)
+export function shownHeading(text: string, { start, title, last, end }: Heading): string {
+  return '\u200b'.repeat(title - start) + text.slice(title, last) + '\u200b'.repeat(end - last)
 }
 
 /** Two lines without a blank line between them. White space at the end of a line is not part of it. */

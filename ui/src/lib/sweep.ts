@@ -1,19 +1,13 @@
-/** Where in the document the model reads. */
+/** How far in the document the model has read. */
 import type { Progress } from './contract'
 
 /** Fewer tokens are read at once. */
 const FEW = 64
 
-/**
- * The place, as a share of the document, 0 to 1; null while nothing is read. The model goes through the text once for each
- * of its `layers`; in streaming mode (`inPieces`) once altogether.
- */
-export function sweepOf(progress: Progress, layers: number, inPieces: boolean): number | null {
-  const { phase, tokensDone, tokensTotal, tokensFromVault } = progress
+/** The place, as a share of the document, 0 to 1; null while nothing is read. */
+export function sweepOf({ phase, tokensDone, tokensTotal, tokensFromVault }: Progress): number | null {
   if (phase !== 'reading' || tokensTotal < FEW || tokensDone >= tokensTotal) return null
-  const share = tokensDone / tokensTotal
-  const passed = inPieces ? share : (share * layers) % 1
-  return (tokensFromVault + passed * tokensTotal) / (tokensFromVault + tokensTotal)
+  return (tokensFromVault + tokensDone) / (tokensFromVault + tokensTotal)
 }
 
 /**
