@@ -7,6 +7,9 @@ use crate::EngineError;
 use crate::plan::SumsOverQueries;
 use crate::watch::EventSink;
 
+/// Prefills that share one, with their places in the result.
+type Group<'a> = Vec<(usize, PlannedPrefill<'a>)>;
+
 impl Prefill<'_> {
     /// Runs prefills of one prompt under several methods as one: every token runs through the model once, and each
     /// layer is compacted by every method after its attention. Each outcome is bit-identical to that of a separate
@@ -27,8 +30,7 @@ impl Prefill<'_> {
     ) -> Result<Vec<Result<PrefillOutcome, EngineError>>, EngineError> {
         let mut watch = EventSink(progress);
         let mut results = Vec::new();
-        let mut groups: Vec<(Option<SumsOverQueries>, Vec<(usize, PlannedPrefill<'_>)>)> =
-            Vec::new();
+        let mut groups: Vec<(Option<SumsOverQueries>, Group<'_>)> = Vec::new();
         for (place, prefill) in prefills.into_iter().enumerate() {
             let planned = prefill.planned().map(|mut own| {
                 own.plan = own.plan.shared();
