@@ -9,7 +9,7 @@ use kept_policies::{Budget, PromptShape};
 use kept_vault::{VaultError, VaultKey, shared};
 
 use super::{DocumentReadRequest, DocumentReadResult};
-use crate::plan::{Plan, PromptPlan};
+use crate::plan::{CHUNK, Plan, PromptPlan};
 use crate::prefill::{PlannedPrefill, PrefillTask, file_bytes};
 use crate::{
     CompactLayer, Engine, EngineError, MemoryNow, MethodSpec, Phase, PlanRequest, PrefillOutcome,
@@ -106,7 +106,8 @@ impl<'a> SectionReading<'a> {
                 return Err(self.stopped(EngineError::Stopped));
             }
             let (first, started) = (self.read.stored, Instant::now());
-            let length = SECTION.max(first / PART).max(in_seconds);
+            // Whole chunks: with rows in f16 the result is that of one reading.
+            let length = (SECTION.max(first / PART).max(in_seconds)).next_multiple_of(CHUNK);
             let section = first..end.min(first + length);
             let shape = PromptShape {
                 before: self.before,
@@ -125,7 +126,7 @@ impl<'a> SectionReading<'a> {
             }
             self.read.stored = section.end;
             let rate = section.len() as f64 / started.elapsed().as_secs_f64();
-            in_seconds = (rate * SECONDS) as usize; // saturates
+            in_seconds = ((rate * SECONDS) as usize).min(end);
         }
         Ok(())
     }
