@@ -62,10 +62,10 @@ const MAX_NAME: usize = 60;
 
 /// A proposed name for a file made from `document`, which is never the document's own: `lease - Who pays.md`.
 pub fn file_name(document: &str, what: &str, extension: &str) -> String {
+    // A chat has no document.
     let stem = Path::new(document)
         .file_stem()
-        .unwrap_or_default()
-        .to_string_lossy();
+        .map_or("conversation".into(), |stem| stem.to_string_lossy());
     // Characters that no file system refuses.
     let plain = |c: char| {
         if c.is_alphanumeric() || "-_ ,'".contains(c) {
