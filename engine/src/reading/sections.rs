@@ -126,7 +126,8 @@ impl<'a> SectionReading<'a> {
             }
             self.read.stored = section.end;
             let rate = section.len() as f64 / started.elapsed().as_secs_f64();
-            in_seconds = ((rate * SECONDS) as usize).min(end);
+            // Attention takes longer with every token: the speed is that of the next section only if that is not far longer.
+            in_seconds = ((rate * SECONDS) as usize).min(2 * section.len());
         }
         Ok(())
     }

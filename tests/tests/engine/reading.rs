@@ -30,19 +30,29 @@ fn is_stopped<T>(result: &Result<T, EngineError>) -> bool {
     result.as_ref().is_err_and(EngineError::is_stopped)
 }
 
-fn ask(engine: &Engine, document: &Document, vaults: Option<Vaults<'_>>) -> Answer {
-    let ask = Ask {
+fn question<'a>(
+    document: &'a Document,
+    method: &'a MethodSpec,
+    sampling: &'a Sampling,
+    vault: Option<Vaults<'a>>,
+) -> Ask<'a> {
+    Ask {
         document,
         turns: &[],
         question: "What is the locker code of Ann Quorvin?",
-        method: &MethodSpec::plain("snapkv"),
+        method,
         budget: Some(Budget::Share(0.25)),
-        sampling: &Sampling::default(),
+        sampling,
         max_tokens: 16,
         thinking: false,
         limits: Limits::default(),
-        vault: vaults,
-    };
+        vault,
+    }
+}
+
+fn ask(engine: &Engine, document: &Document, vaults: Option<Vaults<'_>>) -> Answer {
+    let (method, sampling) = (MethodSpec::plain("snapkv"), Sampling::default());
+    let ask = question(document, &method, &sampling, vaults);
     let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
     answer.expect("an answer")
 }
@@ -181,27 +191,14 @@ fn a_stopped_question_goes_on_after_its_last_section() {
     );
     let engine = engine().with_section_work(0);
     for name in ["snapkv", "kvzip"] {
-        let method = MethodSpec::plain(name);
-        let question = Ask {
-            document: &document,
-            turns: &[],
-            question: "What is the locker code of Ann Quorvin?",
-            method: &method,
-            budget: Some(Budget::Share(0.25)),
-            sampling: &Sampling::default(),
-            max_tokens: 16,
-            thinking: false,
-            limits: Limits::default(),
-            vault: Some(vaults),
-        };
+        let (method, sampling) = (MethodSpec::plain(name), Sampling::default());
+        let question = question(&document, &method, &sampling, Some(vaults));
         let stop = Stop::new();
-        let mut all: Vec<Progress> = Vec::new();
         let mut watch = |event: Event| {
             if let Event::Progress(now) = event {
                 if now.tokens_done > 1024 {
                     stop.request();
                 }
-                all.push(now);
             }
         };
         let stopped = engine.ask(&question, &mut watch, &stop);
@@ -370,19 +367,11 @@ fn a_document_beyond_the_context_is_read_up_to_its_end() {
 fn the_method_of_the_questions_measures_while_reading() {
     let (engine, document) = (engine(), document());
     for name in ["h2o", "ems", "expected_attention", "kvzip"] {
-        let method = MethodSpec::plain(name);
+        let (method, sampling) = (MethodSpec::plain(name), Sampling::default());
         let ask = |vaults| {
             let ask = Ask {
-                document: &document,
-                turns: &[],
-                question: "What is the locker code of Ann Quorvin?",
-                method: &method,
-                budget: Some(Budget::Share(0.25)),
-                sampling: &Sampling::default(),
                 max_tokens: 8,
-                thinking: false,
-                limits: Limits::default(),
-                vault: Some(vaults),
+                ..question(&document, &method, &sampling, Some(vaults))
             };
             engine.ask(&ask, &mut |_| (), &Stop::new()).expect(name)
         };
