@@ -195,10 +195,8 @@ fn a_stopped_question_goes_on_after_its_last_section() {
         let question = question(&document, &method, &sampling, Some(vaults));
         let stop = Stop::new();
         let mut watch = |event: Event| {
-            if let Event::Progress(now) = event {
-                if now.tokens_done > 1024 {
-                    stop.request();
-                }
+            if matches!(event, Event::Progress(now) if now.tokens_done > 1024) {
+                stop.request();
             }
         };
         let stopped = engine.ask(&question, &mut watch, &stop);
