@@ -91,6 +91,7 @@ pub fn builder<R: Runtime>(builder: Builder<R>) -> Builder<R> {
             commands::check_method,
             commands::compare,
             commands::stop_comparison,
+            commands::continue_comparison,
             commands::clear_vault,
             commands::stop_reading,
             commands::resume_reading,

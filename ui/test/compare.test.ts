@@ -474,6 +474,21 @@ describe('the view', () => {
     find('compare-save')!.click()
     await settle()
     expect(asked.some((call) => call.name === 'save_comparison')).toBe(true)
+    find('compare-continue')!.click()
+    await settle()
+    expect(asked.some((call) => call.name === 'continue_comparison')).toBe(true)
+    // The full cache answers once more, and what is done stays.
+    const stopped = kept.app.comparison!
+    kept.app.apply({ event: 'comparison', comparison: { ...stopped, id: 8, state: 'running', sharing: 1 } })
+    flushSync()
+    expect(find('compare-now')?.textContent).toBe('Starting with the full cache')
+    expect(all('compare-row').map((row) => row.dataset['state'])).toEqual(['done', 'waiting', 'waiting'])
+    kept.app.apply({ event: 'comparisonReference', comparison: 8, result: whole.reference! })
+    flushSync()
+    expect(all('compare-row').map((row) => row.dataset['state'])).toEqual(['done', 'running', 'waiting'])
+    kept.app.apply({ event: 'comparison', comparison: whole })
+    flushSync()
+    expect(find('compare-continue')).toBeNull()
   })
 
   it('shows a refused run in its row, and sorts with a head that says so', () => {

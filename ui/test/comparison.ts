@@ -92,6 +92,7 @@ export function begun(id: number, question: string, runs: Choice[], document: st
     document,
     model: 'mini',
     maxTokens: 64,
+    cache: null,
     state: 'running',
     error: null,
     reference: null,

@@ -58,6 +58,8 @@ commands! {
     remove_waiting(turn: u64) = effects.with(|state| state.remove_waiting(turn));
     /// Stops the comparison; finished runs remain.
     stop_comparison() = effects.with(AppState::stop_comparison), Ok(());
+    /// Does the runs that the comparison lacks.
+    continue_comparison() = effects.with(AppState::continue_comparison);
     /// Opens the document that waits for it with its text recognised, or gives it up.
     recognise_document(languages: Option<Vec<String>>) = effects.with(|state| state.recognise_document(languages)), Ok(());
     /// Applies the user's decision about a file whose opening stops running work.

@@ -2,13 +2,13 @@
 //! the page shows exactly what is exported.
 
 use kept_eval::fidelity::{ReferenceReport, RunReport};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
 use super::{Choice, Progress};
 
 /// The state of a comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "lowercase")]
 pub enum ComparisonState {
     /// Runs are pending.
@@ -22,7 +22,7 @@ pub enum ComparisonState {
 }
 
 /// A finished run.
-#[derive(Debug, Clone, PartialEq, Serialize, TS)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct RunResult {
     /// Duration in seconds, measurements included.
@@ -33,7 +33,7 @@ pub struct RunResult {
 }
 
 /// The full cache's run.
-#[derive(Debug, Clone, PartialEq, Serialize, TS)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct ReferenceResult {
     /// Duration in seconds, measurements included.
@@ -43,7 +43,7 @@ pub struct ReferenceResult {
 }
 
 /// One method at one budget.
-#[derive(Debug, Clone, PartialEq, Serialize, TS)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct ComparisonRun {
     /// The method and budget.
@@ -53,7 +53,7 @@ pub struct ComparisonRun {
 }
 
 /// Methods and budgets compared with the full cache, for one question about the open document.
-#[derive(Debug, Clone, PartialEq, Serialize, TS)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Comparison {
     /// Unique while the app window is open.
@@ -66,6 +66,8 @@ pub struct Comparison {
     pub model: String,
     /// Maximum answer length that the methods are compared along, in tokens.
     pub max_tokens: usize,
+    /// Cache type of the runs; `None` is the default.
+    pub cache: Option<String>,
     /// Its state.
     pub state: ComparisonState,
     /// Why it failed, one sentence.

@@ -147,6 +147,8 @@ pub const BUSY_COMPARING: &str =
     "Methods are still being compared: stop the comparison or wait until it is done.";
 /// No method or budget was chosen.
 pub const NOTHING_TO_COMPARE: &str = "Choose at least one method and one memory budget to compare.";
+/// No comparison lacks a run.
+pub const NOTHING_TO_CONTINUE: &str = "No comparison has runs left: start a new one.";
 /// The comparison has no result to save.
 pub const NO_COMPARISON: &str = "Nothing has been compared yet: there is nothing to save.";
 /// The model is still being opened.
@@ -241,6 +243,13 @@ pub fn exported(what: &str, name: &str) -> String {
 /// A file could not be saved.
 pub fn not_exported(name: &str) -> String {
     format!("{name} could not be saved: choose another folder, or free some space.")
+}
+
+/// The comparison was made with another model.
+pub fn compared_with(model: &str) -> String {
+    format!(
+        "This comparison was made with {model}: choose that model again, or start a new comparison."
+    )
 }
 
 /// The engine was lost during a comparison.

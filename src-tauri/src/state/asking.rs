@@ -189,10 +189,8 @@ impl AppState {
     /// arrive.
     pub(super) fn leave_conversation(&mut self) {
         self.conversations.chosen = None;
-        self.compared.held = None;
         self.open.queue.clear();
         self.forget_pending();
-        self.leave_comparison();
         if let Some(running) = &mut self.running
             && running.turn.take().is_some()
         {

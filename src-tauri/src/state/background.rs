@@ -6,6 +6,7 @@ use kept_engine::{MapGrid, Progress};
 use kept_worker::protocol::EstimateRequest;
 
 use super::turn_map::SharedMap;
+use crate::contract::Comparison;
 
 /// Reading the open document in the background with the open model.
 #[derive(Debug, Default)]
@@ -95,12 +96,19 @@ pub(super) struct Level {
 }
 
 /// What the runs of a comparison keep of the document.
-#[derive(Default)]
-pub(super) struct ComparedMaps {
-    /// Of this comparison.
-    pub(super) comparison: u64,
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ComparedMaps {
     /// End of each cell in UTF-16 units, u32 little endian.
-    pub(super) ends: Vec<u8>,
+    pub ends: Vec<u8>,
     /// By run: `[cells]` shares, 255 is 100 %.
-    pub(super) shares: HashMap<usize, Vec<u8>>,
+    pub shares: HashMap<usize, Vec<u8>>,
+}
+
+/// A comparison as it is stored with its document.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredComparison {
+    /// The comparison; one that is running was interrupted.
+    pub comparison: Comparison,
+    /// Its maps.
+    pub maps: ComparedMaps,
 }

@@ -1,5 +1,5 @@
-//! A comparison: starting, filling run by run, stopping, exporting. It is not saved with the conversation, because it
-//! can be repeated, or exported to be stored.
+//! A comparison: starting, filling run by run, stopping, continuing, exporting. A document has one, which is stored
+//! with it.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,11 +10,12 @@ use kept_eval::fidelity::{ReferenceReport, RunReport};
 use kept_worker::protocol::{CompareRequest, CompareRun, Request};
 use serde_json::json;
 
-use super::AppState;
 use super::asking::method_of;
-use super::background::ComparedMaps;
+use super::background::{ComparedMaps, StoredComparison};
 use super::checks::check_choice;
+use super::parts::Compared;
 use super::waiting::Running;
+use super::{AppState, Save};
 use crate::contract::{
     AppEvent, Choice, Comparison, ComparisonRun, ComparisonState, NoticeKind, Place, Progress,
     ReferenceResult, RunResult,
@@ -34,12 +35,17 @@ impl AppState {
     /// # Errors
     /// One sentence, if there is no such map.
     pub fn compared_map(&self, comparison: u64, run: Option<usize>) -> Result<Vec<u8>, String> {
-        let maps = &self.compared.maps;
+        let Compared {
+            comparison: of,
+            maps,
+            ..
+        } = &self.compared;
         let found = match run {
             None => Some(&maps.ends),
             Some(run) => maps.shares.get(&run),
         };
-        let found = found.filter(|found| maps.comparison == comparison && !found.is_empty());
+        let is_of = of.as_ref().is_some_and(|of| of.id == comparison);
+        let found = found.filter(|found| is_of && !found.is_empty());
         found.cloned().ok_or_else(|| messages::NO_MAP.to_owned())
     }
 
@@ -49,13 +55,7 @@ impl AppState {
         if question.is_empty() {
             return Err(messages::EMPTY_QUESTION.to_owned());
         }
-        self.ready_for_questions()?;
-        if self.is_running() {
-            return Err(messages::BUSY.to_owned());
-        }
-        if self.compared.ticket().is_some() {
-            return Err(messages::BUSY_COMPARING.to_owned());
-        }
+        self.ready_to_compare()?;
         if runs.is_empty() {
             return Err(messages::NOTHING_TO_COMPARE.to_owned());
         }
@@ -63,33 +63,15 @@ impl AppState {
             return Err(messages::too_many_runs(runs.len(), MAX_RUNS));
         }
         runs.iter().try_for_each(check_choice)?;
-        if self.how_it_is_read().0 {
-            return Err(messages::COMPARE_STREAMED.to_owned());
-        }
         let ticket = self.ticket();
-        let max_tokens = self.settings.max_tokens.min(ANSWER_TOKENS);
-        // The memory limit of the settings does not apply, and the page states this: a comparison requires the full
-        // cache with its attention along the whole answer, of which nothing can be left out.
-        let request = Request::Compare {
-            ticket,
-            compare: CompareRequest {
-                question: question.to_owned(),
-                max_tokens,
-                runs: (runs.iter())
-                    .map(|choice| CompareRun {
-                        method: method_of(choice),
-                        budget: choice.budget.clone(),
-                    })
-                    .collect(),
-                cache: self.settings.cache.clone(),
-            },
-        };
-        let comparison = Comparison {
+        self.compared.maps = ComparedMaps::default();
+        self.compared.comparison = Some(Comparison {
             id: ticket,
             question: question.to_owned(),
             document: (self.document()).map_or_else(String::new, |d| d.info.name.clone()),
             model: self.model_label(),
-            max_tokens,
+            max_tokens: self.settings.max_tokens.min(ANSWER_TOKENS),
+            cache: self.settings.cache.clone(),
             state: ComparisonState::Running,
             error: None,
             reference: None,
@@ -102,8 +84,68 @@ impl AppState {
             current: None,
             sharing: 1,
             progress: None,
+        });
+        self.request_runs(0);
+        Ok(ticket)
+    }
+
+    /// Does the runs that a comparison lacks, because it was stopped or has failed. Its other runs remain.
+    ///
+    /// # Errors
+    /// One sentence, if it lacks none, is of another model, or something else runs.
+    pub fn continue_comparison(&mut self) -> Result<(), String> {
+        self.ready_to_compare()?;
+        let (model, ticket) = (self.model_label(), self.ticket());
+        let Some(comparison) = &mut self.compared.comparison else {
+            return Err(messages::NOTHING_TO_CONTINUE.to_owned());
         };
-        self.compared.comparison = Some(comparison);
+        let Some(from) = (comparison.runs.iter()).position(|run| run.result.is_none()) else {
+            return Err(messages::NOTHING_TO_CONTINUE.to_owned());
+        };
+        if comparison.model != model {
+            return Err(messages::compared_with(&comparison.model));
+        }
+        comparison.id = ticket;
+        comparison.sharing = 1;
+        (comparison.state, comparison.error) = (ComparisonState::Running, None);
+        self.request_runs(from);
+        Ok(())
+    }
+
+    /// # Errors
+    /// One sentence, if nothing can be compared now.
+    fn ready_to_compare(&self) -> Result<(), String> {
+        self.ready_for_questions()?;
+        self.not_busy()?;
+        if self.how_it_is_read().0 {
+            return Err(messages::COMPARE_STREAMED.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Requests the runs of the comparison from run `from` on.
+    fn request_runs(&mut self, from: usize) {
+        let Some(comparison) = &self.compared.comparison else {
+            return;
+        };
+        let ticket = comparison.id;
+        // The memory limit of the settings does not apply, and the page states this: a comparison requires the full
+        // cache with its attention along the whole answer, of which nothing can be left out.
+        let request = Request::Compare {
+            ticket,
+            compare: CompareRequest {
+                question: comparison.question.clone(),
+                max_tokens: comparison.max_tokens,
+                runs: (comparison.runs[from..].iter())
+                    .map(|ComparisonRun { choice, .. }| CompareRun {
+                        method: method_of(choice),
+                        budget: choice.budget.clone(),
+                    })
+                    .collect(),
+                cache: comparison.cache.clone(),
+            },
+        };
+        self.compared.from = from;
         self.emit_comparison();
         if self.running.is_some() {
             // The question of a deleted conversation is still ending.
@@ -111,7 +153,6 @@ impl AppState {
         } else {
             self.start_comparing(request, ticket);
         }
-        Ok(ticket)
     }
 
     pub(super) fn start_comparing(&mut self, request: Request, ticket: u64) {
@@ -130,14 +171,55 @@ impl AppState {
         self.send(Request::Stop { ticket }, None);
     }
 
-    /// Drops the comparison, because its document is closed or changed.
-    pub(super) fn leave_comparison(&mut self) {
-        if let Some(ticket) = self.compared.ticket() {
+    /// The document has changed: leaves its comparison for that of the new one.
+    pub(super) fn load_comparison(&mut self, stored: Option<StoredComparison>) {
+        if let Some(ticket) = self.compared.ticket()
+            && self.compared.held.take().is_none()
+        {
             self.send(Request::Stop { ticket }, None);
         }
-        self.compared.maps = ComparedMaps::default();
-        if self.compared.comparison.take().is_some() {
+        let had = self.compared.comparison.is_some();
+        self.compared = Compared::default();
+        if let Some(StoredComparison {
+            mut comparison,
+            maps,
+        }) = stored
+        {
+            if comparison.state == ComparisonState::Running {
+                comparison.state = ComparisonState::Stopped;
+            }
+            comparison.id = self.ticket();
+            self.compared.comparison = Some(comparison);
+            self.compared.maps = maps;
+        }
+        if had || self.compared.comparison.is_some() {
             self.emit_comparison();
+        }
+    }
+
+    /// Stores the comparison as it is, or that the document has none. Without a result it does not replace an earlier
+    /// one.
+    pub(super) fn save_comparison(&mut self) {
+        let Some(document) = self.document().map(|document| document.facts.id) else {
+            return;
+        };
+        let comparison = self.compared.comparison.clone();
+        if comparison.as_ref().is_none_or(|c| c.reference.is_some()) {
+            let comparison = comparison.map(Box::new);
+            self.save(Save::Comparison {
+                document,
+                comparison,
+            });
+        }
+    }
+
+    fn save_compared_map(&mut self, run: Option<usize>, bytes: Vec<u8>) {
+        if let Some(document) = self.document().map(|document| document.facts.id) {
+            self.save(Save::ComparedMap {
+                document,
+                run,
+                bytes,
+            });
         }
     }
 
@@ -159,6 +241,7 @@ impl AppState {
         sharing: usize,
         progress: Progress,
     ) {
+        let run = run.map(|run| run + self.compared.from);
         let Some(comparison) = self.comparison_of(ticket) else {
             return;
         };
@@ -184,16 +267,20 @@ impl AppState {
         ends: &[u8],
     ) {
         let result = ReferenceResult { seconds, report };
+        let from = self.compared.from;
         let Some(comparison) = self.comparison_of(ticket) else {
             return;
         };
         comparison.reference = Some(result.clone());
-        (comparison.current, comparison.progress) = (Some(0), None);
-        self.compared.maps = ComparedMaps {
-            comparison: ticket,
-            ends: ends.to_vec(),
-            shares: HashMap::new(),
-        };
+        (comparison.current, comparison.progress) = (Some(from), None);
+        self.save_comparison();
+        if self.compared.maps.ends != ends {
+            self.compared.maps = ComparedMaps {
+                ends: ends.to_vec(),
+                shares: HashMap::new(),
+            };
+            self.save_compared_map(None, ends.to_vec());
+        }
         self.emit(AppEvent::ComparisonReference {
             comparison: ticket,
             result: Box::new(result),
@@ -212,6 +299,7 @@ impl AppState {
     ) -> Result<(), String> {
         report.refused = report.refused.map(|sentence| as_sentence(&sentence));
         let result = RunResult { seconds, report };
+        let run = run + self.compared.from;
         let Some(comparison) = self.comparison_of(ticket) else {
             return Ok(());
         };
@@ -219,7 +307,9 @@ impl AppState {
             return Err(format!("a run {run} of a comparison"));
         };
         place.result = Some(result.clone());
-        self.compared.maps.shares.insert(run, shares);
+        self.compared.maps.shares.insert(run, shares.clone());
+        self.save_comparison();
+        self.save_compared_map(Some(run), shares);
         self.emit(AppEvent::ComparisonRun {
             comparison: ticket,
             run,
@@ -244,6 +334,7 @@ impl AppState {
             comparison.state = state;
             comparison.error = error.clone();
             (comparison.current, comparison.progress) = (None, None);
+            self.save_comparison();
             self.emit(AppEvent::ComparisonEnded {
                 comparison: ticket,
                 state,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::background::StoredComparison;
 use super::document::OpenDocument;
 use crate::contract::{Turn, TurnState};
 
@@ -15,6 +16,8 @@ pub struct Loaded {
     pub conversation: u64,
     /// The document.
     pub document: Arc<OpenDocument>,
+    /// The document's comparison; ignored if the document is open.
+    pub comparison: Option<StoredComparison>,
     /// The turns, oldest first.
     pub turns: Vec<Turn>,
 }

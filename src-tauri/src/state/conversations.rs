@@ -188,6 +188,7 @@ impl AppState {
         let Loaded {
             conversation,
             document,
+            comparison,
             mut turns,
         } = loaded;
         self.not_busy()?;
@@ -207,6 +208,7 @@ impl AppState {
             .is_none_or(|d| d.facts.id != document.facts.id)
         {
             self.document = Some(document);
+            self.load_comparison(comparison);
             self.reset_reading();
             self.send_document();
             self.title();
@@ -243,6 +245,7 @@ impl AppState {
         self.show_conversation(Loaded {
             conversation: id,
             document: Arc::new(document),
+            comparison: None,
             turns,
         })
     }
@@ -345,6 +348,7 @@ impl AppState {
         self.show_conversation(Loaded {
             conversation: id,
             document,
+            comparison: None,
             turns,
         })
     }

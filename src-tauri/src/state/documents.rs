@@ -142,6 +142,7 @@ impl AppState {
     pub fn close_document(&mut self) {
         self.stop_opening();
         self.leave_conversation();
+        self.load_comparison(None);
         self.document = None;
         self.reset_reading();
         self.save_open();
@@ -156,6 +157,7 @@ impl AppState {
             self.emit(AppEvent::Replacing { name: None });
         }
         self.leave_conversation();
+        self.load_comparison(None);
         let document = Arc::new(document);
         self.document = Some(document.clone());
         self.reset_reading();
@@ -170,9 +172,10 @@ impl AppState {
     /// valid.
     fn grow(&mut self, document: OpenDocument) {
         self.forget_pending();
-        self.leave_comparison();
+        self.load_comparison(None);
         let document = Arc::new(document);
         self.document = Some(document.clone());
+        self.save_comparison();
         self.reset_reading();
         self.save(Save::Document(document));
         self.conversation_grew();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::document::OpenDocument;
 use super::remembered::{BegunDownload, ModelEntry};
 use super::turn_map::SharedMap;
-use crate::contract::{AppEvent, ConversationEntry, Settings, Theme, Turn};
+use crate::contract::{AppEvent, Comparison, ConversationEntry, Settings, Theme, Turn};
 
 /// A side effect of a state change. Effects are executed in order.
 pub enum Effect {
@@ -79,6 +79,22 @@ pub enum Save {
         turn: u64,
         /// The map.
         map: SharedMap<MapGrid>,
+    },
+    /// The comparison of a document, in place of the one before; `None` removes it.
+    Comparison {
+        /// The document.
+        document: u64,
+        /// The comparison.
+        comparison: Option<Box<Comparison>>,
+    },
+    /// A map of the document's comparison.
+    ComparedMap {
+        /// The document.
+        document: u64,
+        /// The run; `None` for the ends of the cells, which remove the maps of all runs.
+        run: Option<usize>,
+        /// The map.
+        bytes: Vec<u8>,
     },
     /// The draft question.
     Draft(String),

@@ -42,6 +42,7 @@ use crate::contract::{
     AppEvent, Gpus, MethodFacts, NoticeKind, Place, Settings, Snapshot, WorkerStatus,
 };
 use background::BackgroundReading;
+pub use background::{ComparedMaps, StoredComparison};
 pub use checks::{MAX_ANSWER_TOKENS, check_method};
 pub use conversation::{CLOSED_BEFORE_END, Loaded};
 pub use document::{OpenDocument, plain_text};
@@ -151,6 +152,7 @@ impl AppState {
         for turn in interrupted {
             state.save_turn(turn.id);
         }
+        state.load_comparison(remembered.comparison);
         if !remembered.started_before && state.document.is_none() {
             state.open_sample();
         }

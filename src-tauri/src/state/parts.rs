@@ -94,6 +94,8 @@ pub(super) struct Compared {
     pub(super) comparison: Option<Comparison>,
     /// Its request, while it waits because the question of a deleted conversation is still ending.
     pub(super) held: Option<Request>,
+    /// The run that is run 0 of the request: the ones before it were done earlier.
+    pub(super) from: usize,
     pub(super) maps: ComparedMaps,
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use kept_hub::{HubFile, ModelRef};
 use serde::{Deserialize, Serialize};
 
+use super::background::StoredComparison;
 use super::document::OpenDocument;
 use crate::contract::{
     ConversationEntry, ModelChoice, Settings, Theme, Turn, ordinary_zoom, usual_keeping,
@@ -64,6 +65,8 @@ pub struct Remembered {
     pub models: Vec<ModelEntry>,
     /// The open document.
     pub document: Option<OpenDocument>,
+    /// Its comparison.
+    pub comparison: Option<StoredComparison>,
     /// The open conversation.
     pub conversation: Option<u64>,
     /// Its turns; maps remain in the store.

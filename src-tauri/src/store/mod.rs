@@ -3,8 +3,10 @@
 //! One SQLite file, written by one task in the order of the events ([`Writer`]). A file that is damaged or comes from a
 //! newer Kept is moved aside, never deleted. The app state decides what is written; this module decides nothing.
 
+mod comparisons;
 mod conversations;
 mod lock;
+mod maps;
 mod open;
 mod rows;
 mod writer;

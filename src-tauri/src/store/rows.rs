@@ -7,15 +7,15 @@ use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use kept_engine::documents::Document;
-use kept_engine::{EvictionLog, MapGrid};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
 
 use super::StoreError;
+use super::comparisons::comparison_of;
 use crate::contract::{ModelChoice, Settings, Turn};
-use crate::state::{EarlierMap, Loaded, ModelEntry, Open, OpenDocument, Remembered, TurnMap};
+use crate::state::{Loaded, ModelEntry, Open, OpenDocument, Remembered};
 
 /// The open database.
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ pub struct Store {
 /// Maximum size of an inflated text or map: far above any document.
 const MAX_INFLATED_BYTES: u64 = 4 << 30;
 
-fn deflate(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+pub(super) fn deflate(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
     encoder
         .write_all(bytes)
@@ -34,7 +34,7 @@ fn deflate(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
         .map_err(|error| StoreError::Value(format!("a value to compress ({error})")))
 }
 
-fn inflate(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+pub(super) fn inflate(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
     let mut inflated = Vec::new();
     DeflateDecoder::new(bytes)
         .take(MAX_INFLATED_BYTES)
@@ -43,7 +43,7 @@ fn inflate(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
     Ok(inflated)
 }
 
-fn text_of(bytes: &[u8]) -> Result<String, StoreError> {
+pub(super) fn text_of(bytes: &[u8]) -> Result<String, StoreError> {
     String::from_utf8(inflate(bytes)?)
         .map_err(|_| StoreError::Value("a text that is not UTF-8".to_owned()))
 }
@@ -62,11 +62,11 @@ async fn index_text(
     Ok(())
 }
 
-fn to_json(value: &impl Serialize) -> Result<String, StoreError> {
+pub(super) fn to_json(value: &impl Serialize) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(|error| StoreError::Value(error.to_string()))
 }
 
-fn of_json<T: DeserializeOwned>(text: &str) -> Result<T, StoreError> {
+pub(super) fn of_json<T: DeserializeOwned>(text: &str) -> Result<T, StoreError> {
     serde_json::from_str(text).map_err(|error| StoreError::Value(error.to_string()))
 }
 
@@ -106,15 +106,20 @@ impl Store {
             return Ok(None);
         };
         let document = id_of_row(document)?;
-        let document = match open.filter(|open| open.facts.id == document) {
-            Some(open) => open,
-            None => Arc::new(document_of(&mut moment, document).await?.ok_or_else(|| {
-                StoreError::Value("a conversation without its document".to_owned())
-            })?),
+        let (document, comparison) = match open.filter(|open| open.facts.id == document) {
+            Some(open) => (open, None),
+            None => {
+                let stored = document_of(&mut moment, document).await?.ok_or_else(|| {
+                    StoreError::Value("a conversation without its document".to_owned())
+                })?;
+                let comparison = comparison_of(&mut moment, document).await?;
+                (Arc::new(stored), comparison)
+            }
         };
         Ok(Some(Loaded {
             conversation: id,
             document,
+            comparison,
             turns: turns_of(&mut moment, id).await?,
         }))
     }
@@ -124,9 +129,12 @@ impl Store {
         let settings: Option<Settings> = self.setting("settings").await?;
         let open: Open = self.setting("open").await?.unwrap_or_default();
         let mut connection = self.pool.acquire().await?;
-        let document = match open.document {
-            Some(id) => document_of(&mut connection, id).await?,
-            None => None,
+        let (document, comparison) = match open.document {
+            Some(id) => (
+                document_of(&mut connection, id).await?,
+                comparison_of(&mut connection, id).await?,
+            ),
+            None => (None, None),
         };
         let turns = match open.conversation {
             Some(id) => turns_of(&mut connection, id).await?,
@@ -140,6 +148,7 @@ impl Store {
             conversation: open.conversation.filter(|_| document.is_some()),
             conversations: self.conversations().await?,
             document,
+            comparison,
             turns,
             draft: self.setting("draft").await?.unwrap_or_default(),
             thinking: self.setting("thinking").await?.unwrap_or_default(),
@@ -326,101 +335,6 @@ impl Store {
             .await?;
         self.forget_removed_words().await
     }
-
-    /// Gives the turn `to` the map of `from`.
-    pub async fn copy_map(&self, from: u64, to: u64) -> Result<(), StoreError> {
-        sqlx::query(
-            "INSERT OR REPLACE INTO map (turn, bytes, neutral, earlier, earlier_map, attended, by_head, evictions) SELECT ?, bytes, neutral, earlier, earlier_map, attended, by_head, evictions FROM map WHERE turn = ?",
-        )
-        .bind(row_of_id(to)?)
-        .bind(row_of_id(from)?)
-        .execute(&self.pool)
-        .await?;
-        Ok(())
-    }
-
-    /// Writes a turn's map, if the turn still exists.
-    pub async fn set_map(&self, turn: u64, map: &TurnMap) -> Result<(), StoreError> {
-        let earlier = map.earlier.as_ref();
-        let texts = earlier.map(|earlier| deflate(to_json(&earlier.texts)?.as_bytes()));
-        let grid = earlier.map(|earlier| deflate(&earlier.grid.to_bytes()));
-        let evictions = &map.evictions;
-        let evictions = (!evictions.is_empty()).then(|| deflate(&evictions.to_bytes()));
-        sqlx::query("INSERT OR REPLACE INTO map (turn, bytes, earlier, earlier_map, attended, by_head, evictions) SELECT id, ?, ?, ?, ?, ?, ? FROM turn WHERE id = ?")
-            .bind(deflate(&map.document.to_bytes())?)
-            .bind(texts.transpose()?)
-            .bind(grid.transpose()?)
-            .bind(deflate(to_json(&map.attended)?.as_bytes())?)
-            .bind(deflate(to_json(&map.by_head)?.as_bytes())?)
-            .bind(evictions.transpose()?)
-            .bind(row_of_id(turn)?)
-            .execute(&self.pool)
-            .await?;
-        Ok(())
-    }
-
-    /// Writes what the method of a turn keeps whatever is asked, if the turn has a map.
-    pub async fn set_neutral(&self, turn: u64, map: &[u8]) -> Result<(), StoreError> {
-        sqlx::query("UPDATE map SET neutral = ? WHERE turn = ?")
-            .bind(deflate(map)?)
-            .bind(row_of_id(turn)?)
-            .execute(&self.pool)
-            .await?;
-        Ok(())
-    }
-
-    /// Loads a turn's map.
-    pub async fn map(&self, turn: u64) -> Result<Option<TurnMap>, StoreError> {
-        let row = sqlx::query(
-            "SELECT bytes, earlier, earlier_map, attended, by_head, evictions FROM map WHERE turn = ?",
-        )
-        .bind(row_of_id(turn)?)
-        .fetch_optional(&self.pool)
-        .await?;
-        let Some(row) = row else { return Ok(None) };
-        let (texts, grid): (Option<&[u8]>, Option<&[u8]>) =
-            (row.try_get("earlier")?, row.try_get("earlier_map")?);
-        let earlier = texts.zip(grid).map(|(texts, grid)| {
-            Ok::<_, StoreError>(EarlierMap {
-                texts: of_json(&text_of(texts)?)?,
-                grid: grid_of(grid)?,
-            })
-        });
-        let (attended, by_head): (Option<&[u8]>, Option<&[u8]>) =
-            (row.try_get("attended")?, row.try_get("by_head")?);
-        let attended = attended.map(|attended| of_json(&text_of(attended)?));
-        let by_head = by_head.map(|by_head| of_json(&text_of(by_head)?));
-        let document = grid_of(row.try_get("bytes")?)?;
-        let evictions: Option<&[u8]> = row.try_get("evictions")?;
-        let evictions = evictions.map(|evictions| log_of(evictions, document.cells()));
-        Ok(Some(TurnMap {
-            document,
-            earlier: earlier.transpose()?,
-            attended: attended.transpose()?.unwrap_or_default(),
-            by_head: by_head.transpose()?.unwrap_or_default(),
-            evictions: evictions.transpose()?.unwrap_or_default(),
-        }))
-    }
-
-    /// Loads what the method of a turn keeps whatever is asked.
-    pub async fn neutral(&self, turn: u64) -> Result<Option<MapGrid>, StoreError> {
-        let bytes: Option<Option<Vec<u8>>> =
-            sqlx::query_scalar("SELECT neutral FROM map WHERE turn = ?")
-                .bind(row_of_id(turn)?)
-                .fetch_optional(&self.pool)
-                .await?;
-        bytes.flatten().map(|bytes| grid_of(&bytes)).transpose()
-    }
-}
-
-fn grid_of(bytes: &[u8]) -> Result<MapGrid, StoreError> {
-    MapGrid::from_bytes(&inflate(bytes)?)
-        .map_err(|error| StoreError::Value(format!("a map ({error})")))
-}
-
-fn log_of(bytes: &[u8], cells: usize) -> Result<EvictionLog, StoreError> {
-    EvictionLog::from_bytes(&inflate(bytes)?, cells)
-        .ok_or_else(|| StoreError::Value("a record of evictions".to_owned()))
 }
 
 async fn document_of(

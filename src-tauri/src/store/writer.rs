@@ -117,6 +117,15 @@ async fn apply(store: &Store, save: Save) -> Result<(), StoreError> {
             let bytes = lock(&map).to_bytes();
             store.set_neutral(turn, &bytes).await
         }
+        Save::Comparison {
+            document,
+            comparison,
+        } => store.set_comparison(document, comparison.as_deref()).await,
+        Save::ComparedMap {
+            document,
+            run,
+            bytes,
+        } => store.set_compared_map(document, run, &bytes).await,
         Save::Draft(draft) => store.set("draft", &draft).await,
         Save::Thinking(thinking) => store.set("thinking", &thinking).await,
         Save::NoModel(id) => store.forget_model(&id).await,

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use kept_app::contract::{
-    Attended, ConversationEntry, Facts, Parameters, Settings, Source, Theme, Turn, TurnState,
+    Attended, Choice, Comparison, ComparisonRun, ComparisonState, ConversationEntry, Facts,
+    Parameters, RunResult, Settings, Source, Theme, Turn, TurnState,
 };
 use kept_app::state::BegunDownload;
 use kept_app::state::Open;
@@ -14,7 +15,8 @@ use kept_app::state::{
 };
 use kept_app::store::{self, Opened};
 use kept_engine::documents::{Document, Kind, Page, Part};
-use kept_engine::{AttentionGrid, EvictionLog, HeadAttention, MapGrid};
+use kept_engine::{AttentionGrid, EvictionLog, HeadAttention, MapGrid, MethodSpec};
+use kept_eval::fidelity::RunReport;
 use sqlx::Connection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 
@@ -286,6 +288,7 @@ async fn all_saved_state_is_restored_after_a_restart() {
         settings: kept,
         models,
         document: opened,
+        comparison,
         conversation: current,
         turns,
         conversations,
@@ -297,6 +300,7 @@ async fn all_saved_state_is_restored_after_a_restart() {
         last_conversation,
         started_before,
     } = remembered;
+    assert_eq!(comparison, None);
     assert_eq!((current, last_conversation), (Some(3), 3));
     assert_eq!(conversations, [conversation(3, 3)]);
     assert!(thinking);
@@ -309,6 +313,100 @@ async fn all_saved_state_is_restored_after_a_restart() {
     assert_eq!((last_document, last_turn, started_before), (3, 5, true));
     assert_eq!(store.map(5).await.expect("read"), Some(map()));
     assert_eq!(store.map(6).await.expect("read"), None);
+}
+
+fn comparison() -> Comparison {
+    let method = MethodSpec::plain("snapkv");
+    let refused = Err("a budget that is too small".to_owned());
+    Comparison {
+        id: 7,
+        question: "Why?".into(),
+        document: "a.pdf".into(),
+        model: "mini".into(),
+        max_tokens: 64,
+        cache: Some("q8_0".into()),
+        state: ComparisonState::Running,
+        error: None,
+        reference: None,
+        runs: vec![ComparisonRun {
+            choice: Choice::plain("snapkv", Some("25%")),
+            result: Some(RunResult {
+                seconds: 1.5,
+                report: RunReport::new(&method, "25%", 100, refused),
+            }),
+        }],
+        current: Some(0),
+        sharing: 1,
+        progress: None,
+    }
+}
+
+fn save_comparison(comparison: Option<Comparison>) -> Save {
+    Save::Comparison {
+        document: 1,
+        comparison: comparison.map(Box::new),
+    }
+}
+
+fn save_compared(run: Option<usize>, bytes: &[u8]) -> Save {
+    Save::ComparedMap {
+        document: 1,
+        run,
+        bytes: bytes.to_vec(),
+    }
+}
+
+#[tokio::test]
+async fn a_comparison_is_kept_with_its_document() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut saves = begun(1);
+    saves.extend([
+        save_compared(None, &[9]),
+        save_comparison(Some(comparison())),
+        save_compared(Some(3), &[8]),
+        save_compared(None, &[1, 0, 0, 0]),
+        save_compared(Some(0), &[7]),
+        save_compared(Some(0), &[6]),
+        save_comparison(Some(Comparison {
+            question: "Why now?".into(),
+            ..comparison()
+        })),
+    ]);
+    write(folder.path(), saves).await;
+    let Opened {
+        store, remembered, ..
+    } = store::open(folder.path()).await.expect("open");
+    let stored = remembered.comparison.expect("a comparison");
+    assert_eq!(stored.comparison.question, "Why now?");
+    assert_eq!(stored.comparison.runs, comparison().runs);
+    assert_eq!(stored.maps.ends, [1, 0, 0, 0]);
+    assert_eq!(stored.maps.shares, [(0, vec![6])].into());
+    let loaded = store.conversation(1, None).await.expect("read");
+    assert!(loaded.expect("a conversation").comparison.is_some());
+    store.close().await;
+
+    // Of another version, it is left out, and everything else is there.
+    let mut connection = connect(folder.path()).await;
+    sqlx::query("UPDATE comparison SET body = '{}'")
+        .execute(&mut connection)
+        .await
+        .expect("changed");
+    connection.close().await.expect("closed");
+    let opened = store::open(folder.path()).await.expect("open");
+    assert!(opened.remembered.comparison.is_none() && opened.notice.is_none());
+    assert!(opened.remembered.document.is_some());
+    opened.store.close().await;
+
+    write(folder.path(), vec![save_comparison(None)]).await;
+    let mut connection = connect(folder.path()).await;
+    for table in ["comparison", "compared_map"] {
+        let count = format!("SELECT count(*) FROM {table}");
+        let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(count))
+            .fetch_one(&mut connection)
+            .await
+            .expect("counted");
+        assert_eq!(count, 0, "{table}");
+    }
 }
 
 #[tokio::test]
@@ -631,6 +729,8 @@ async fn the_conversation_of_an_earlier_version_is_kept() {
         "DROP TRIGGER turn_removed",
         "DROP TRIGGER document_removed",
         "DROP TABLE search",
+        "DROP TABLE compared_map",
+        "DROP TABLE comparison",
         "DROP INDEX turn_of_conversation",
         "UPDATE turn SET conversation = NULL",
         "ALTER TABLE turn DROP COLUMN conversation",

@@ -276,7 +276,7 @@ fn a_refused_run_is_shown_and_the_others_continue() {
 }
 
 #[test]
-fn a_stopped_comparison_keeps_its_finished_rows() {
+fn a_stopped_comparison_continues_after_a_restart() {
     if !can_open() {
         return;
     }
@@ -319,6 +319,19 @@ fn a_stopped_comparison_keeps_its_finished_rows() {
     assert!(done >= 2, "{states:?}");
     assert!(states.iter().any(|s| s == "left out"), "{states:?}");
     assert!(app.is_shown("compare-save"), "what is there can be saved");
+    app.close();
+
+    // Kept is closed and opened again: the rows are there, and the others follow.
+    let app = Launch::plain().open(&home);
+    app.click("compare-button");
+    // The last question is another one.
+    app.click("compare-back");
+    app.click("compare-figures");
+    assert_eq!(rows(&app), states);
+    app.click("compare-continue");
+    ends(&app, "done");
+    assert!(!rows(&app).iter().any(|s| s == "left out"));
+    app.picture("continued");
     app.close();
 }
 

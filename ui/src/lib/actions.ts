@@ -244,6 +244,7 @@ export class Actions {
   resumeReading = () => this.#try('conversation', calls.resumeReading())
   clearVault = () => this.#try('settings', calls.clearVault())
   stopComparison = () => this.#try('comparison', calls.stopComparison())
+  continueComparison = () => this.#try('comparison', calls.continueComparison())
   saveComparison = () => this.#try('comparison', calls.saveComparison())
   /** Saves a picture or a table that the page has drawn; a PNG is base64. */
   saveExport = (kind: 'png' | 'svg' | 'csv', data: string) => this.#try('document', calls.saveExport(kind, data))

@@ -457,7 +457,8 @@ export class AppState {
     const next = { ...before, progress: null }
     switch (event.event) {
       case 'comparisonReference':
-        this.comparison = { ...next, reference: event.result, current: 0 }
+        // One that continues has its first runs.
+        this.comparison = { ...next, reference: event.result, current: next.runs.findIndex((run) => !run.result) }
         return
       case 'comparisonRun': {
         const runs = before.runs.map((run, i) => (i === event.run ? { ...run, result: event.result } : run))

@@ -43,6 +43,7 @@ import type {
  * check_method({ method, parameters })          -> null          refuses parameters that are not allowed
  * compare({ question, runs: Choice[] })         -> number        the comparison's id; the rest is sent as events
  * stop_comparison()                             -> null          finished runs remain
+ * continue_comparison()                         -> null          does the runs that it lacks
  * save_comparison()                             -> null          system's dialog; outcome as a 'notice'
  * replace_document({ how: Replacement })        -> null          the user's decision on the waiting file
  * unlock_document({ password: string | null })  -> null          for the document that waits for its password; null
@@ -148,6 +149,7 @@ export const checkMethod = (method: string, parameters: Parameters) =>
   call<null>('check_method', { method, parameters })
 export const compare = (question: string, runs: Choice[]) => call<number>('compare', { question, runs })
 export const stopComparison = () => call<null>('stop_comparison')
+export const continueComparison = () => call<null>('continue_comparison')
 export const saveComparison = () => call<null>('save_comparison')
 export const replaceDocument = (how: Replacement) => call<null>('replace_document', { how })
 export const unlockDocument = (password: string | null) => call<null>('unlock_document', { password })

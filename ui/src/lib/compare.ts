@@ -135,10 +135,9 @@ export function remaining(comparison: Comparison): number | null {
   return Math.max(0, mean * (left - goingOn(comparison) * shareOf(progress)))
 }
 
-/** Unfinished runs that share the current prefill. */
-function goingOn({ runs, reference, current, sharing }: Comparison): number {
-  if (reference === null) return 1
-  if (current === null) return 0
+/** Unfinished runs that share the current prefill, or the full cache's run. */
+function goingOn({ runs, current, sharing }: Comparison): number {
+  if (current === null) return 1
   return runs.slice(current, current + sharing).filter((run) => run.result === null).length
 }
 
@@ -183,7 +182,7 @@ export function nameOf(entry: Entry, methods: readonly MethodFacts[]): string {
 export function rowsOf(comparison: Comparison, methods: readonly MethodFacts[]): Row[] {
   const running = comparison.state === 'running'
   return comparison.runs.map(({ choice, result }, index) => {
-    const current = comparison.reference === null ? null : comparison.current
+    const { current } = comparison
     const now = running && current !== null && current <= index && index < current + comparison.sharing
     return {
       index,

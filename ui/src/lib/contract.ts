@@ -578,6 +578,10 @@ model: string,
  */
 maxTokens: number, 
 /**
+ * Cache type of the runs; `None` is the default.
+ */
+cache: string | null, 
+/**
  * Its state.
  */
 state: ComparisonState, 

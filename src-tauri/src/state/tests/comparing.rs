@@ -8,9 +8,9 @@ use kept_worker::protocol::Failure;
 use serde_json::Value;
 
 use super::*;
-use crate::contract::TurnState;
-use crate::contract::{ComparisonState, Place, RefusalCode};
+use crate::contract::{ComparisonState, Place, RefusalCode, TurnState};
 use crate::messages;
+use crate::state::{ComparedMaps, Loaded, StoredComparison};
 
 /// The reply with the full cache's run of `ticket`.
 pub fn reference(ticket: u64) -> Reply {
@@ -150,13 +150,7 @@ fn a_comparison_that_is_stopped_keeps_its_rows() {
     story.look();
     story.state.stop_comparison();
     assert_eq!(story.requests(), [Request::Stop { ticket: id }]);
-    story.hear(Reply::Failed {
-        ticket: Some(id),
-        what: Failure::Compare,
-        message: "stopped".into(),
-        code: kept_worker::protocol::FaultCode::Other,
-        stopped: true,
-    });
+    stopped(&mut story, id);
     let comparison = story.state.snapshot().comparison.expect("a comparison");
     assert_eq!(
         (comparison.state, comparison.error),
@@ -167,6 +161,149 @@ fn a_comparison_that_is_stopped_keeps_its_rows() {
     story.state.stop_comparison();
     assert_eq!(story.requests(), [], "nothing runs any more");
     story.ask("And now?");
+}
+
+/// Ends what runs, as the worker does after a stop.
+fn stopped(story: &mut Story, ticket: u64) {
+    story.hear(Reply::Failed {
+        ticket: Some(ticket),
+        what: Failure::Compare,
+        message: "stopped".into(),
+        code: kept_worker::protocol::FaultCode::Other,
+        stopped: true,
+    });
+}
+
+/// The runs that the worker was asked for since the last look, with their ticket.
+fn asked(story: &mut Story) -> (u64, Vec<String>) {
+    let requests = story.requests();
+    let [Request::Compare { ticket, compare }] = requests.as_slice() else {
+        panic!("{requests:?}");
+    };
+    let names = compare.runs.iter().map(|run| run.method.name.clone());
+    (*ticket, names.collect())
+}
+
+#[test]
+fn a_stopped_comparison_continues_with_the_runs_that_it_lacks() {
+    let (mut story, id) = begun();
+    let refused = story.state.continue_comparison();
+    assert_eq!(refused, Err(messages::BUSY_COMPARING.to_owned()));
+    story.hear_bytes(reference(id), &[1, 0, 0, 0]);
+    story.hear_bytes(run(id, 0, Ok(figures())), &[7]);
+    stopped(&mut story, id);
+    story.look();
+    story.state.continue_comparison().expect("continued");
+    let (next, runs) = asked(&mut story);
+    assert_eq!(runs, ["h2o"]);
+    story.hear_bytes(reference(next), &[1, 0, 0, 0]);
+    story.hear_bytes(run(next, 0, Ok(figures())), &[9]);
+    story.hear(Reply::Compared { ticket: next });
+    let comparison = story.state.snapshot().comparison.expect("a comparison");
+    assert_eq!(comparison.state, ComparisonState::Done);
+    assert!(comparison.runs.iter().all(|run| run.result.is_some()));
+    assert_eq!(story.state.compared_map(next, Some(0)), Ok(vec![7]));
+    assert_eq!(story.state.compared_map(next, Some(1)), Ok(vec![9]));
+    assert!(story.state.compared_map(id, Some(1)).is_err(), "of another");
+    let refused = story.state.continue_comparison();
+    assert_eq!(refused, Err(messages::NOTHING_TO_CONTINUE.to_owned()));
+}
+
+#[test]
+fn a_comparison_of_another_model_does_not_continue() {
+    let (mut story, id) = begun();
+    stopped(&mut story, id);
+    let mut comparison = story.state.snapshot().comparison.expect("a comparison");
+    comparison.model = "another".into();
+    let mut later = Story::after(Remembered {
+        document: Some((**story.state.document().expect("open")).clone()),
+        comparison: Some(StoredComparison {
+            comparison,
+            maps: ComparedMaps::default(),
+        }),
+        ..Remembered::default()
+    });
+    later.hello();
+    later.hear(model("mini"));
+    let refused = later.state.continue_comparison();
+    assert_eq!(refused, Err(messages::compared_with("another")));
+}
+
+/// What is stored of the comparison since the last look: its finished runs, and its maps.
+fn saved(story: &mut Story) -> Vec<String> {
+    let name = |effect: &Effect| match effect {
+        Effect::Save(Save::Comparison { comparison, .. }) => Some(match comparison {
+            Some(comparison) => {
+                let done = comparison.runs.iter().filter(|run| run.result.is_some());
+                format!("{} done", done.count())
+            }
+            None => "none".to_owned(),
+        }),
+        Effect::Save(Save::ComparedMap { run, bytes, .. }) => Some(format!("{run:?} {bytes:?}")),
+        _ => None,
+    };
+    story.look().iter().filter_map(name).collect()
+}
+
+#[test]
+fn a_comparison_is_stored_run_by_run_and_returns_with_its_document() {
+    let (mut story, id) = begun();
+    assert_eq!(saved(&mut story), [""; 0], "nothing is known yet");
+    story.hear_bytes(reference(id), &[1, 0, 0, 0]);
+    assert_eq!(saved(&mut story), ["0 done", "None [1, 0, 0, 0]"]);
+    story.hear_bytes(run(id, 0, Ok(figures())), &[7]);
+    assert_eq!(saved(&mut story), ["1 done", "Some(0) [7]"]);
+    // Kept is closed now, and opened again.
+    let stored = StoredComparison {
+        comparison: story.state.snapshot().comparison.expect("a comparison"),
+        maps: ComparedMaps {
+            ends: vec![1, 0, 0, 0],
+            shares: [(0, vec![7])].into(),
+        },
+    };
+    let document = story.state.document().expect("open").clone();
+    let mut later = Story::after(Remembered {
+        document: Some((*document).clone()),
+        comparison: Some(stored.clone()),
+        ..Remembered::default()
+    });
+    let comparison = later.state.snapshot().comparison.expect("a comparison");
+    assert_eq!(comparison.state, ComparisonState::Stopped);
+    assert_eq!(
+        later.state.compared_map(comparison.id, Some(0)),
+        Ok(vec![7])
+    );
+    later.hello();
+    later.hear(model("mini"));
+    later.look();
+    later.state.continue_comparison().expect("continued");
+    assert_eq!(asked(&mut later).1, ["h2o"]);
+    // A conversation about another document, and back.
+    stopped(&mut story, id);
+    let (_, ticket) = story.ask("And now?");
+    story.hear(Reply::Failed {
+        ticket: Some(ticket),
+        what: Failure::Ask,
+        message: "stopped".into(),
+        code: kept_worker::protocol::FaultCode::Other,
+        stopped: true,
+    });
+    let conversation = story.state.snapshot().conversation.expect("open");
+    story.state.open_text("Another.".into()).expect("opened");
+    assert_eq!(story.state.snapshot().comparison, None);
+    story.state.choose_conversation(conversation).expect("one");
+    let loaded = Loaded {
+        conversation,
+        document,
+        comparison: Some(stored),
+        turns: Vec::new(),
+    };
+    assert_eq!(story.state.conversation_loaded(loaded), Ok(true));
+    let comparison = story.state.snapshot().comparison.expect("a comparison");
+    assert_eq!(comparison.state, ComparisonState::Stopped);
+    // A second conversation about the same document has it too.
+    story.state.new_conversation().expect("begun");
+    assert!(story.state.snapshot().comparison.is_some());
 }
 
 #[test]
@@ -217,13 +354,7 @@ fn a_comparison_goes_with_its_document_and_a_question_waits_for_its_end() {
     assert!(turn.is_ok());
     assert_eq!(story.requests(), [], "the worker is still busy");
     story.hear(run(id, 0, Ok(figures())));
-    story.hear(Reply::Failed {
-        ticket: Some(id),
-        what: Failure::Compare,
-        message: "stopped".into(),
-        code: kept_worker::protocol::FaultCode::Other,
-        stopped: true,
-    });
+    stopped(&mut story, id);
     assert!(matches!(story.requests().as_slice(), [Request::Ask { .. }]));
 }
 

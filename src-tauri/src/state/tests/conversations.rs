@@ -36,6 +36,7 @@ fn loaded(story: &mut Story) -> Loaded {
     Loaded {
         conversation,
         document: story.state.document().expect("open").clone(),
+        comparison: None,
         turns: story.state.snapshot().turns,
     }
 }
