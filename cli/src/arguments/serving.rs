@@ -31,7 +31,7 @@ pub struct ServeArguments {
     #[arg(long, env = "KEPT_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub token: Option<String>,
     /// A web page elsewhere that may ask, such as https://chat.example; pages of this computer always may.
-    #[arg(long, value_name = "ORIGIN")]
+    #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     pub allow_origin: Vec<String>,
     #[command(flatten)]
     pub engine: EngineArguments,
@@ -42,6 +42,19 @@ pub struct ServeArguments {
     /// Longest answer of a request that names no limit, in tokens.
     #[arg(long, default_value_t = Engine::DEFAULT_MAX_TOKENS, value_name = "N")]
     pub max_tokens: usize,
+}
+
+/// A web origin: `scheme://host`, perhaps with a port, or the `null` of a page that is a file.
+fn origin(text: &str) -> Result<String, String> {
+    let host = text.trim_end_matches('/').split_once("://");
+    let is_origin = host.is_some_and(|(scheme, host)| {
+        !scheme.is_empty() && !host.is_empty() && !host.contains(['/', '*', ' '])
+    });
+    if is_origin || text == "null" {
+        Ok(text.to_owned())
+    } else {
+        Err("it takes an address without a path, such as https://chat.example".to_owned())
+    }
 }
 
 #[derive(Debug, Args)]

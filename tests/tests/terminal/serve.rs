@@ -621,7 +621,7 @@ fn an_error_names_its_field_and_a_wrong_method_what_is_possible() {
 }
 
 #[test]
-fn a_picture_no_form_a_port_in_use_and_a_short_token_are_refused() {
+fn a_picture_no_form_a_port_in_use_no_origin_and_a_short_token_are_refused() {
     let server = Server::start(&[]);
     let (status, error) = server.upload("photo.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0");
     assert_eq!(
@@ -636,6 +636,11 @@ fn a_picture_no_form_a_port_in_use_and_a_short_token_are_refused() {
     );
     let port = server.address.rsplit(':').next().expect("a port");
     kept(["serve", "--model", "mini", "--port", port]).refused(&["port", "in use", "--port"]);
+    kept(["serve", "--model", "mini", "--allow-origin", "chat"]).refused(&[
+        "'chat'",
+        "--allow-origin",
+        "https://chat.example",
+    ]);
     kept([
         "serve", "--model", "mini", "--port", "0", "--token", "short",
     ])
