@@ -222,14 +222,14 @@ impl Engine {
 }
 
 /// Pages of the program's code, and its allocations while answering (template engine, scratch of threads),
-/// independent of the model: measured, 11 to 12 MiB. The resident code at start cannot be used instead: it varies by
+/// independent of the model: measured, 12 to 16 MiB. The resident code at start cannot be used instead: it varies by
 /// 4 MiB between starts, depending on the system's read-ahead.
-const CODE_BYTES: u64 = 12 << 20;
+const CODE_BYTES: u64 = 16 << 20;
 
 /// The program's memory is rounded up to a multiple of this, because its heap varies by some hundred KiB between
 /// starts. Without rounding, the same memory limit would give a different number of rows, and a saved checkpoint would
 /// not be found again.
-const PROGRAM_STEP: u64 = 4 << 20;
+const PROGRAM_STEP: u64 = 2 << 20;
 
 /// An open model and its cache type. Clones share the model.
 #[derive(Clone)]

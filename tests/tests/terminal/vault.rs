@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kept_engine::vault::VaultFolder;
 use kept_tests::golden;
-use kept_tests::terminal::{Run, kept_in, program, run};
+use kept_tests::terminal::{Run, assert_peak, kept_in, program, run};
 use kept_tests::vaults::files_of;
 use serde_json::Value;
 
@@ -507,8 +507,7 @@ fn vault_questions_peak_at_the_expected_memory() {
             answer["ledger"]["vault"].as_u64().expect("bytes") > 1 << 20,
             "{answer}"
         );
-        let off = (expected - peak).abs() / peak;
-        assert!(off < 0.1, "{method}: {expected} expected, {peak} measured");
+        assert_peak(expected, peak, method);
     }
 }
 
