@@ -9,36 +9,16 @@
 //! In the delta rule `q` and `k` have norm 1, and `q` is divided by the square root of `key_dim`. Before both, a short
 //! causal convolution (`recurrent.rs`) with SiLU mixes every channel with its last values.
 
+mod shapes;
+
 use std::ops::Range;
+
+use shapes::Head;
+pub use shapes::{DeltaShape, StateSpaceShape};
 
 use crate::simd::{Lanes, by_level, simd_level};
 use crate::threads::{SharedMut, for_each_range};
 use crate::{RecurrentShape, RecurrentState, Stop, Stopped};
-
-/// Heads of a layer with the delta rule. Value head `h` uses key head `h % key_heads`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeltaShape {
-    /// Heads of queries and keys.
-    pub key_heads: usize,
-    /// Heads of values; a multiple of `key_heads`.
-    pub value_heads: usize,
-    /// Elements of a query, key or value of one head.
-    pub dim: usize,
-    /// Taps of the convolution.
-    pub taps: usize,
-}
-
-impl DeltaShape {
-    /// Numbers of a token's queries, keys and values: `(2 key_heads + value_heads) dim`.
-    pub fn channels(&self) -> usize {
-        (2 * self.key_heads + self.value_heads) * self.dim
-    }
-
-    /// Numbers of a token's values.
-    pub fn value_width(&self) -> usize {
-        self.value_heads * self.dim
-    }
-}
 
 /// Scales each query and key in `x [rows, channels]` to norm 1, and queries by `dim^-1/2`. Norms are at least `1e-3`.
 pub fn normalise_queries_and_keys(shape: DeltaShape, x: &mut [f32]) {
@@ -54,82 +34,6 @@ pub fn normalise_queries_and_keys(shape: DeltaShape, x: &mut [f32]) {
                 scale
             };
             x.iter_mut().for_each(|x| *x *= scale);
-        }
-    }
-}
-
-/// Heads of a layer with a state space. Head `h` uses group `h / (heads / groups)`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StateSpaceShape {
-    /// Groups of heads with one input and one output projection.
-    pub groups: usize,
-    /// Heads; a multiple of `groups`.
-    pub heads: usize,
-    /// Elements of a head.
-    pub head_dim: usize,
-    /// Numbers of the state for each of them.
-    pub state: usize,
-    /// Taps of the convolution.
-    pub taps: usize,
-}
-
-impl StateSpaceShape {
-    /// Numbers of a token's values, input projections and output projections: `heads head_dim + 2 groups state`.
-    pub fn channels(&self) -> usize {
-        self.value_width() + 2 * self.groups * self.state
-    }
-
-    /// Numbers of a token's values.
-    pub fn value_width(&self) -> usize {
-        self.heads * self.head_dim
-    }
-}
-
-/// Where a head finds its query, key and value in a token's channels, and their norms.
-#[derive(Clone, Copy)]
-struct Head {
-    query: usize,
-    key: usize,
-    value: usize,
-    key_dim: usize,
-    value_dim: usize,
-    /// What the memory has at a key is replaced, not added to.
-    replaces: bool,
-}
-
-impl RecurrentShape {
-    /// Heads with a memory; none for a convolution.
-    fn heads(&self) -> usize {
-        match self {
-            Self::Delta(shape) => shape.value_heads,
-            Self::StateSpace(shape) => shape.heads,
-            Self::Convolution { .. } => 0,
-        }
-    }
-
-    fn head(&self, head: usize) -> Head {
-        match *self {
-            Self::Delta(DeltaShape { key_heads, dim, .. }) => Head {
-                query: head % key_heads * dim,
-                key: (key_heads + head % key_heads) * dim,
-                value: (2 * key_heads + head) * dim,
-                key_dim: dim,
-                value_dim: dim,
-                replaces: true,
-            },
-            Self::StateSpace(shape) => {
-                let group = head / (shape.heads / shape.groups);
-                let key = shape.value_width() + group * shape.state;
-                Head {
-                    query: key + shape.groups * shape.state,
-                    key,
-                    value: head * shape.head_dim,
-                    key_dim: shape.state,
-                    value_dim: shape.head_dim,
-                    replaces: false,
-                }
-            }
-            Self::Convolution { .. } => panic!("a convolution has no heads"),
         }
     }
 }

@@ -2,19 +2,19 @@
 //!
 //! In the stores of this module, row == position: nothing is evicted yet. `decode.rs` attends to the compact KV cache.
 
+mod buffers;
 pub(crate) mod products;
 
 use std::ops::Range;
 
+use buffers::{Buffers, Item, Panel};
 use products::{Fused, Products};
 
 #[cfg(target_arch = "x86_64")]
 use crate::amx::{Configured, Tiles};
 use crate::elementwise::soft_cap_lanes;
-use crate::panel::{
-    LOWEST_LOGIT, OnlineSoftmax, PANEL, TILE, hide_before, softmax_tile, split, with_scratch,
-};
-use crate::simd::{Lanes, Portable, SimdLevel, WIDEST, by_level, simd_level};
+use crate::panel::{OnlineSoftmax, TILE, hide_before, softmax_tile, with_scratch};
+use crate::simd::{Lanes, Portable, SimdLevel, by_level, simd_level};
 use crate::threads::{SharedMut, for_each_range};
 use crate::{HeadShape, RowStore, Scale, Stop, Stopped};
 
@@ -156,42 +156,6 @@ fn for_each_item<P: Products>(
     });
 }
 
-/// Query rows `start..start + rows` of the chunk, with all query heads of `kv_head`. Lane `r * group + g` holds row
-/// `start + r` of head `g` of the group. So lanes ascend in position, and the first panels can skip the last tiles.
-struct Item {
-    kv_head: usize,
-    group: usize,
-    start: usize,
-    rows: usize,
-}
-
-impl Item {
-    /// Lanes with a row; lanes after them fill the last vector.
-    #[inline(always)]
-    fn used_lanes(&self) -> usize {
-        self.rows * self.group
-    }
-
-    /// Query row of a lane; the last row for lanes after the used ones.
-    #[inline(always)]
-    fn row(&self, lane: usize) -> usize {
-        self.start + lane.min(self.used_lanes() - 1) / self.group
-    }
-
-    /// Query head of a lane.
-    #[inline(always)]
-    fn q_head(&self, lane: usize) -> usize {
-        self.kv_head * self.group + lane % self.group
-    }
-
-    /// Scratch size in f32, sufficient at every SIMD level.
-    fn scratch<P: Products>(&self, shape: &HeadShape) -> usize {
-        let lanes = self.used_lanes().next_multiple_of(P::WIDTH.max(WIDEST));
-        let dims = P::dims(shape.head_dim);
-        2 * dims * lanes + TILE * lanes.min(PANEL) + 4 * lanes + P::scratch(shape.head_dim)
-    }
-}
-
 struct Outputs<'a> {
     /// `[rows, q_heads, head_dim]`
     out: SharedMut<'a, f32>,
@@ -257,74 +221,6 @@ unsafe fn attend_lanes<P: Products>(
     }
     // SAFETY: guaranteed by the caller.
     unsafe { write_outputs::<P>(task, item, outputs, &buffers) };
-}
-
-/// Parts of the scratch. The lanes are cut into panels; the last one may be narrower.
-struct Buffers<'s> {
-    /// Panels `[dims][width]`, scaled; the panel from lane `first` on starts at `dims * first`.
-    queries: &'s mut [f32],
-    /// Weighted values so far, laid out as `queries`.
-    sums: &'s mut [f32],
-    /// `[TILE][width]`, one panel.
-    logits: &'s mut [f32],
-    /// Scratch of [`Products::tile`].
-    tile: &'s mut [f32],
-    /// `[lanes]`, as the next two: the [`OnlineSoftmax`].
-    max: &'s mut [f32],
-    sum: &'s mut [f32],
-    rescale: &'s mut [f32],
-    /// `[lanes]`: the last visible key, counted from the first key of the tile.
-    visible: &'s mut [f32],
-}
-
-impl<'s> Buffers<'s> {
-    #[inline(always)]
-    fn new<P: Products>(scratch: &'s mut [f32], item: &Item, head_dim: usize) -> Self {
-        let lanes = item.used_lanes().next_multiple_of(P::WIDTH);
-        let dims = P::dims(head_dim);
-        let sizes = [
-            dims * lanes,
-            dims * lanes,
-            TILE * (P::V::ACROSS * P::V::N).min(lanes),
-            P::scratch(head_dim),
-            lanes,
-            lanes,
-            lanes,
-            lanes,
-        ];
-        let [queries, sums, logits, tile, max, sum, rescale, visible] = split(scratch, sizes);
-        queries.fill(0.0); // lanes past the used ones must be finite
-        sums.fill(0.0);
-        max.fill(LOWEST_LOGIT);
-        sum.fill(0.0);
-        Self {
-            queries,
-            sums,
-            logits,
-            tile,
-            max,
-            sum,
-            rescale,
-            visible,
-        }
-    }
-
-    /// The panel that contains a lane: its first lane and its width.
-    #[inline(always)]
-    fn panel<P: Products>(&self, lane: usize) -> Panel {
-        let most = P::V::ACROSS * P::V::N;
-        let first = lane / most * most;
-        Panel {
-            first,
-            width: most.min(self.max.len() - first),
-        }
-    }
-}
-
-/// Lanes `first..first + width`.
-struct Panel {
-    first: usize,
-    width: usize,
 }
 
 /// Packs the scaled queries into panels.

@@ -2,12 +2,16 @@
 //! softmax sums per row, scores per key, probabilities, or marks. The public functions are in `window.rs` and
 //! `measure.rs`.
 
+mod buffers;
+
 use std::ops::Range;
+
+use buffers::Buffers;
 
 use crate::elementwise::soft_cap_lanes;
 use crate::panel::{
     LOWEST_LOGIT, OnlineSoftmax, ProductShape, Strided, TILE, add_probabilities, max_probabilities,
-    pack_lane, product, softmax_tile, split, sum_group_probabilities, to_probabilities,
+    pack_lane, product, softmax_tile, sum_group_probabilities, to_probabilities,
 };
 use crate::simd::{Lanes, WIDEST, by_level};
 use crate::threads::SharedMut;
@@ -136,74 +140,6 @@ unsafe fn visit_span_lanes<V: Lanes>(
     }
     // SAFETY: guaranteed by the caller.
     unsafe { write_measures(task, rows, reduction, columns.start, &buffers) };
-}
-
-/// Parts of the scratch. Row `r` of head `g` is lane `g * lanes + r`; the lanes of a head are cut into panels.
-struct Buffers<'s> {
-    /// Lanes of a head: its rows, padded to whole vectors.
-    lanes: usize,
-    /// Panels `[head_dim][width]`, scaled; the panel from lane `start` on starts at `head_dim * start`.
-    queries: &'s mut [f32],
-    /// `[TILE][width]`, one panel.
-    logits: &'s mut [f32],
-    /// `[lanes]`: the last visible key of each row, counted from the first key of the tile.
-    visible: &'s mut [f32],
-    /// `[group * lanes]`, as the next two. They hold (max, sum, rescale) for `LogSumExp`; (log-sum-exp, row weight, -)
-    /// for `AddProbabilities`; (log-sum-exp, -, -) for `MaxProbability` and `WriteProbabilities`; (log-sum-exp,
-    /// average, -) for `MarkBelowAverage`, with the average in the lanes of the first head only.
-    max_or_lse: &'s mut [f32],
-    sum_or_weight: &'s mut [f32],
-    rescale: &'s mut [f32],
-    /// Probabilities summed over the heads, for `MarkBelowAverage`: panels `[TILE][width]`; the panel from lane `start`
-    /// on starts at `TILE * start`.
-    group_probabilities: &'s mut [f32],
-    /// `[TILE, head_dim]`: the keys of a tile, if only some keys are visited.
-    gathered: &'s mut [f32],
-}
-
-impl<'s> Buffers<'s> {
-    #[inline(always)]
-    fn new<V: Lanes>(scratch: &'s mut [f32], rows: &Rows, shape: &HeadShape) -> Self {
-        let lanes = rows.rows.next_multiple_of(V::N);
-        let all = lanes * shape.group();
-        let sizes = [
-            shape.head_dim * all,
-            TILE * lanes.min(V::ACROSS * V::N),
-            lanes,
-            all,
-            all,
-            all,
-            TILE * lanes,
-            TILE * shape.head_dim,
-        ];
-        let [
-            queries,
-            logits,
-            visible,
-            max_or_lse,
-            sum_or_weight,
-            rescale,
-            group_probabilities,
-            gathered,
-        ] = split(scratch, sizes);
-        Self {
-            lanes,
-            queries,
-            logits,
-            visible,
-            max_or_lse,
-            sum_or_weight,
-            rescale,
-            group_probabilities,
-            gathered,
-        }
-    }
-
-    /// Width of the panel whose first lane is `start`.
-    #[inline(always)]
-    fn width<V: Lanes>(&self, start: usize) -> usize {
-        (V::ACROSS * V::N).min(self.lanes - start % self.lanes)
-    }
 }
 
 /// Packs the queries into panels, and initialises `max_or_lse` and `sum_or_weight`.

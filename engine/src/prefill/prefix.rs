@@ -15,17 +15,18 @@ mod estimated;
 mod loading;
 mod request;
 mod rows;
+mod shape;
 mod turns;
 mod writing;
 
-use kept_kernels::{PackedRows, RecurrentState};
+use kept_kernels::PackedRows;
 use kept_models::Model;
 use kept_policies::PromptShape;
 
 use super::input::PrefillTask;
 use crate::backend;
 use crate::plan::PrefillPlan;
-use crate::shape::{head_shape, window_heads};
+use crate::shape::head_shape;
 use kept_vault::{
     LAST_QUERIES, LayerElements, MAX_QUERIES, MIN_SHARED_TOKENS, StoredMeasurement, StoredRows,
     Vault, VaultAccess, VaultError, VaultFolder, VaultKey, VaultShape, VaultUse, VaultWriter,
@@ -33,17 +34,10 @@ use kept_vault::{
 };
 
 use request::MeasurementRequest;
+pub(crate) use shape::file_bytes;
+use shape::{fits_model, rows_shape};
 use turns::TurnRows;
 pub(super) use writing::MeasuredForVault;
-
-/// Whether `vault` was written by a model of the shape of `model`.
-fn fits_model(vault: &Vault, model: &Model) -> bool {
-    let windows = model.config().kinds.iter();
-    let windows = windows.map(|kind| StoredRows::from(kind.window()));
-    let heads = head_shape(model);
-    let heads = [heads, window_heads(model).unwrap_or(heads)].map(Into::into);
-    vault.fits(heads, windows, state_elements(model))
-}
 
 /// The key of `vault`, if it ends within the document of these `ids`.
 fn part_of(
@@ -57,35 +51,6 @@ fn part_of(
         .key()
         .filter(|_| is_part && vault.document() == access.document)?;
     Some((access.vaults.folder.clone(), key))
-}
-
-/// Bytes of the vault of a document of `tokens` tokens, whose rows are stored as `kind`, without measurements.
-pub(crate) fn file_bytes(model: &Model, tokens: usize, kind: PackedRows) -> u64 {
-    rows_shape(model, tokens, kind).bytes()
-}
-
-/// The shape of a vault with rows as `kind` of all `tokens` tokens, and nothing else.
-fn rows_shape(model: &Model, tokens: usize, kind: PackedRows) -> VaultShape {
-    let kinds = model.config().kinds.iter();
-    VaultShape {
-        tokens,
-        from: None,
-        heads: head_shape(model).into(),
-        window_heads: window_heads(model).map(Into::into),
-        kind,
-        queries: 0,
-        windows: kinds.map(|kind| kind.window().into()).collect(),
-        state: state_elements(model),
-        measurements: Vec::new(),
-    }
-}
-
-/// Elements of a recurrent layer's state; 0 without recurrent layers.
-fn state_elements(model: &Model) -> usize {
-    let shape = model.config().recurrent;
-    shape.map_or(0, |shape| {
-        RecurrentState::bytes_for(shape) as usize / size_of::<f32>()
-    })
 }
 
 /// With up to this many rows after the prefix, weights are multiplied in their original layout: rearranging

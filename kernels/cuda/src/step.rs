@@ -3,15 +3,15 @@
 //! once and replayed ([`crate::CapturedGraph`]).
 
 mod inputs;
+mod parameters;
 
-use candle_core::quantized::GgmlDType;
 use half::f16;
 
-use crate::driver::{Address, Geometry};
-use crate::kept_rows::RowsParameters;
+use crate::driver::Geometry;
 pub(crate) use inputs::InputsParameters;
 use inputs::RUN;
 pub use inputs::RowInputs;
+use parameters::*;
 
 use crate::{Activation, Buffer, Device, DeviceError, RmsNorm, RopeTables, StepLayer, Weights};
 
@@ -21,156 +21,6 @@ pub const MAX_CANDIDATES: usize = 64;
 pub(crate) const MAX_WIDTH: usize = 16 * 1024;
 /// Numbers per block of `largest`.
 const EACH: usize = 2048;
-
-/// A part of kernels' parameters; same layout as `Matrix` in `device/step_products.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct MatrixParameters {
-    blocks: Address,
-    bias: Address,
-    out: Address,
-    row_bytes: u64,
-    rows: u32,
-    kind: u32,
-}
-
-impl MatrixParameters {
-    fn new(weights: &Weights, bias: Address, out: Address) -> Self {
-        let (kind, _) = kernel_kind(weights);
-        Self {
-            blocks: weights.data().address(),
-            bias,
-            out,
-            row_bytes: weights.row_bytes() as u64,
-            rows: weights.rows() as u32,
-            kind,
-        }
-    }
-}
-
-/// Number of a type of weights in kernels, and its suffix in kernel names.
-fn kernel_kind(weights: &Weights) -> (u32, &'static str) {
-    match weights.kind() {
-        GgmlDType::F32 => (0, "f32"),
-        GgmlDType::F16 => (1, "f16"),
-        GgmlDType::BF16 => (2, "bf16"),
-        GgmlDType::Q4_0 => (3, "q4_0"),
-        GgmlDType::Q4_1 => (4, "q4_1"),
-        GgmlDType::Q5_0 => (5, "q5_0"),
-        GgmlDType::Q5_1 => (6, "q5_1"),
-        GgmlDType::Q8_0 => (7, "q8_0"),
-        GgmlDType::Q2K => (8, "q2_k"),
-        GgmlDType::Q3K => (9, "q3_k"),
-        GgmlDType::Q4K => (10, "q4_k"),
-        GgmlDType::Q5K => (11, "q5_k"),
-        GgmlDType::Q6K => (12, "q6_k"),
-        other => unreachable!("weights of kind {other:?} are refused when they come"),
-    }
-}
-
-/// The kernel of `name` for weights of one type, or the generic kernel if their types differ.
-fn kernel_name<'w>(name: &str, mut weights: impl Iterator<Item = &'w Weights>) -> String {
-    let first = weights.next().map(kernel_kind);
-    match first.filter(|first| weights.all(|other| kernel_kind(other) == *first)) {
-        Some((_, kind)) => format!("{name}_{kind}"),
-        None => name.to_owned(),
-    }
-}
-
-/// Parameters of kernels `step_products*`; same layout as `StepProducts` in `device/step_products.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct ProductsParameters {
-    matrices: [MatrixParameters; 3],
-    inputs: InputsParameters,
-    cols: u32,
-    added: u32,
-    cap: f32,
-}
-
-/// Parameters of kernels `step_gated*`; same layout as `StepGated` in `device/step_products.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct GatedParameters {
-    gate: MatrixParameters,
-    up: MatrixParameters,
-    inputs: InputsParameters,
-    out: InputsParameters,
-    cols: u32,
-    gelu: u32,
-}
-
-/// Parameters of kernels `step_added_*`; same layout as `StepAdded` in `device/step_products.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct AddedParameters {
-    matrix: MatrixParameters,
-    weight: Address,
-    squares: Address,
-    inputs: InputsParameters,
-    out: InputsParameters,
-    cols: u32,
-}
-
-/// Parameters of kernel `step_norm`; same layout as `StepNorm` in `device/step.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct NormParameters {
-    residual: Address,
-    added: Address,
-    post: Address,
-    weight: Address,
-    out: InputsParameters,
-    width: u32,
-    eps: f32,
-}
-
-/// Parameters of kernel `step_inputs`; same layout as `StepInputs` in `device/step.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct RoundParameters {
-    of: InputsParameters,
-    width: u32,
-}
-
-/// Parameters of kernel `step_heads`; same layout as `StepHeads` in `device/step.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct HeadsParameters {
-    q: Address,
-    k: Address,
-    v: Address,
-    q_norm: Address,
-    k_norm: Address,
-    angles: [Address; 2],
-    position: Address,
-    ranks: Address,
-    targets: Address,
-    queries: Address,
-    copies: Address,
-    keys: RowsParameters,
-    values: RowsParameters,
-    q_heads: u32,
-    kv_heads: u32,
-    dim: u32,
-    pairs: [u32; 2],
-    narrow: u32,
-    kind: u32,
-    eps: f32,
-}
-
-/// Parameters of kernel `largest`; same layout as `Largest` in `device/step.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct LargestParameters {
-    x: Address,
-    ids: Address,
-    values: Address,
-    places: Address,
-    count: u32,
-    each: u32,
-    most: u32,
-}
 
 /// Output of a product of one row: the matrix, an optional bias and the result, `[rows]` both.
 pub type RowProduct<'a> = (&'a Weights, Option<&'a Buffer<f32>>, &'a mut Buffer<f32>);

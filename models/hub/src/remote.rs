@@ -14,13 +14,17 @@
 //! The token is sent only to the hub: this module follows redirects itself, one by one, and adds the header only if the
 //! origin is the hub's. Addresses never occur in errors or log lines, because those of the storage are signed.
 
+mod headers;
+
 use std::error::Error;
 use std::time::Duration;
 
-use reqwest::header::{self, HeaderMap, HeaderName};
+use reqwest::header::{self, HeaderName};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, Response, StatusCode, Url};
 use serde::Deserialize;
+
+use headers::{content_range, is_hex, retry_after, sha256_of_etag, text};
 
 use crate::choose::Listed;
 use crate::reference::is_file_name;
@@ -396,47 +400,9 @@ fn root_cause(error: &reqwest::Error) -> String {
     }
 }
 
-fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
-    Some(headers.get(name)?.to_str().ok()?.trim().to_owned())
-}
-
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = text(headers, header::RETRY_AFTER)?.parse().ok()?;
-    Some(Duration::from_secs(seconds))
-}
-
-/// The SHA-256 in an ETag, for files in the hub's large storage.
-fn sha256_of_etag(etag: &str) -> Option<String> {
-    let etag = etag.trim_start_matches("W/").trim_matches('"');
-    is_hex(etag, 64).then(|| etag.to_ascii_lowercase())
-}
-
-fn is_hex(text: &str, digits: usize) -> bool {
-    text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit())
-}
-
-/// First byte and total of `bytes 5-9/10`; the total may be unknown.
-fn content_range(range: &str) -> Option<(u64, Option<u64>)> {
-    let (bounds, total) = range.strip_prefix("bytes ")?.split_once('/')?;
-    let (start, _) = bounds.split_once('-')?;
-    Some((start.trim().parse().ok()?, total.trim().parse().ok()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn etags_and_content_ranges_are_parsed() {
-        let hash = "AB".repeat(32);
-        let small = Some("ab".repeat(32));
-        assert_eq!(sha256_of_etag(&format!("\"{hash}\"")), small);
-        assert_eq!(sha256_of_etag(&format!("W/\"{hash}\"")), small);
-        assert_eq!(sha256_of_etag(&"a".repeat(40)), None);
-        assert_eq!(content_range("bytes 5-9/10"), Some((5, Some(10))));
-        assert_eq!(content_range("bytes 5-9/*"), Some((5, None)));
-        assert_eq!(content_range("bytes */10"), None);
-    }
 
     #[test]
     fn path_segments_of_addresses_are_escaped() {

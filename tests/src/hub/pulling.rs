@@ -5,7 +5,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{Hub, REPO, sha256};
+use super::{Hub, REPO};
 use crate::terminal::{Run, run};
 
 /// The model that most tests download.
@@ -41,7 +41,7 @@ pub fn assert_whole(hub: &Hub, path: &str, bytes: &[u8]) {
             link,
             Path::new(&"../".repeat(depth))
                 .join("blobs")
-                .join(sha256(bytes))
+                .join(super::sha256(bytes))
         );
     }
 }

@@ -1,0 +1,252 @@
+//! The rows of the table of architectures.
+
+use kept_kernels::Pairing;
+
+use super::{
+    Activation, Architecture, Part, QkNorm, Recurrence, Router, Shared, Sliding, WindowRope,
+};
+
+/// The base of the other table rows.
+const LLAMA: Architecture = Architecture {
+    // Llama, Mistral, SmolLM2 and their kin.
+    name: "llama",
+    pairing: Pairing::Neighbours,
+    fused: false,
+    qkv_bias: Part::Optional,
+    output_bias: Part::Optional,
+    qk_norm: QkNorm::None,
+    pre_norm: true,
+    sandwich: false,
+    activation: Activation::Silu,
+    scaled_embedding: false,
+    multipliers: false,
+    scaled_queries: false,
+    wide_scale_layers: None,
+    attention_cap: None,
+    logit_cap: None,
+    sliding: Sliding::Ignored,
+    window_heads: false,
+    shares_kv: false,
+    value_norm: false,
+    unscaled_attention: false,
+    per_layer: false,
+    output_scale: false,
+    nope_every: None,
+    sinks: false,
+    recurrence: Recurrence::None,
+    output_gate: false,
+    ffn_norm: "ffn_norm.weight",
+    output_norm: "output_norm.weight",
+    experts: Part::Absent,
+    dense_and_experts: false,
+    dense_first: false,
+    router: Router::Softmax,
+    shared_expert: Shared::None,
+    expert_bias: false,
+    whole_yarn_bounds: true,
+    rope_freqs: true,
+    rope_factors: true,
+};
+
+/// The base without the tensors that only llama's converters write.
+const PLAIN: Architecture = Architecture {
+    pairing: Pairing::Halves,
+    output_bias: Part::Absent,
+    rope_freqs: false,
+    rope_factors: false,
+    ..LLAMA
+};
+
+const GEMMA2: Architecture = Architecture {
+    // Gemma 2.
+    name: "gemma2",
+    sandwich: true,
+    activation: Activation::GeluTanh,
+    scaled_embedding: true,
+    wide_scale_layers: Some(46),
+    attention_cap: Some(50.0),
+    logit_cap: Some(30.0),
+    sliding: Sliding::Most {
+        period: 2,
+        window: Some(4096),
+        rope: WindowRope::Global,
+    },
+    ..PLAIN
+};
+
+const QWEN35: Architecture = Architecture {
+    // Qwen 3.5 and 3.6.
+    name: "qwen35",
+    qk_norm: QkNorm::Heads,
+    recurrence: Recurrence::Delta(4),
+    output_gate: true,
+    ffn_norm: "post_attention_norm.weight",
+    ..PLAIN
+};
+
+const GRANITE: Architecture = Architecture {
+    // Granite 3 and the dense models of Granite 4.
+    name: "granite",
+    multipliers: true,
+    ..LLAMA
+};
+
+const LFM2: Architecture = Architecture {
+    // LFM2 and LFM2.5.
+    name: "lfm2",
+    qk_norm: QkNorm::Heads,
+    sliding: Sliding::All,
+    recurrence: Recurrence::Convolution,
+    output_norm: "token_embd_norm.weight",
+    ..PLAIN
+};
+
+/// All supported architectures.
+pub(crate) const ARCHITECTURES: &[Architecture] = &[
+    LLAMA,
+    Architecture {
+        // Qwen 2 and 2.5.
+        name: "qwen2",
+        qkv_bias: Part::Required,
+        ..PLAIN
+    },
+    Architecture {
+        // Qwen 3.
+        name: "qwen3",
+        qk_norm: QkNorm::Heads,
+        ..PLAIN
+    },
+    Architecture {
+        // Qwen 3 with experts: 30B-A3B, 235B-A22B.
+        name: "qwen3moe",
+        qk_norm: QkNorm::Heads,
+        experts: Part::Required,
+        ..PLAIN
+    },
+    QWEN35,
+    Architecture {
+        // Qwen 3.5 and 3.6 with experts: 35B-A3B.
+        name: "qwen35moe",
+        experts: Part::Required,
+        shared_expert: Shared::Gated,
+        ..QWEN35
+    },
+    Architecture {
+        // gpt-oss.
+        name: "gpt-oss",
+        qkv_bias: Part::Required,
+        output_bias: Part::Required,
+        activation: Activation::SwigluClamped,
+        sliding: Sliding::Most {
+            period: 2,
+            window: None,
+            rope: WindowRope::Global,
+        },
+        sinks: true,
+        ffn_norm: "post_attention_norm.weight",
+        experts: Part::Required,
+        expert_bias: true,
+        whole_yarn_bounds: false,
+        ..PLAIN
+    },
+    Architecture {
+        // Phi-3, Phi-3.5 mini, Phi-4.
+        name: "phi3",
+        fused: true,
+        rope_factors: true,
+        ..PLAIN
+    },
+    GEMMA2,
+    Architecture {
+        // Gemma 3.
+        name: "gemma3",
+        qk_norm: QkNorm::Heads,
+        wide_scale_layers: Some(62),
+        attention_cap: None,
+        logit_cap: Some(0.0),
+        sliding: Sliding::Most {
+            period: 6,
+            window: None,
+            rope: WindowRope::Base(10_000.0),
+        },
+        ..GEMMA2
+    },
+    Architecture {
+        // Gemma 4.
+        name: "gemma4",
+        qk_norm: QkNorm::Heads,
+        wide_scale_layers: None,
+        attention_cap: None,
+        logit_cap: Some(0.0),
+        sliding: Sliding::Most {
+            period: 6,
+            window: None,
+            rope: WindowRope::Base(10_000.0),
+        },
+        window_heads: true,
+        shares_kv: true,
+        value_norm: true,
+        unscaled_attention: true,
+        per_layer: true,
+        output_scale: true,
+        experts: Part::Optional,
+        dense_and_experts: true,
+        rope_freqs: true,
+        ..GEMMA2
+    },
+    Architecture {
+        // SmolLM3.
+        name: "smollm3",
+        pairing: Pairing::Neighbours,
+        output_bias: Part::Optional,
+        nope_every: Some(4),
+        ..PLAIN
+    },
+    Architecture {
+        // Ministral 3.
+        name: "mistral3",
+        scaled_queries: true,
+        rope_freqs: false,
+        rope_factors: false,
+        ..LLAMA
+    },
+    GRANITE,
+    Architecture {
+        // Granite 3 with experts: 1B-A400M, 3B-A800M.
+        name: "granitemoe",
+        experts: Part::Required,
+        shared_expert: Shared::Plain,
+        ..GRANITE
+    },
+    Architecture {
+        // The hybrids of Granite 4: 350M, 1B, Micro, and with experts Tiny and Small.
+        name: "granitehybrid",
+        recurrence: Recurrence::StateSpace,
+        experts: Part::Optional,
+        shared_expert: Shared::Plain,
+        ..GRANITE
+    },
+    Architecture {
+        // OLMo 2 and 3.
+        name: "olmo2",
+        qkv_bias: Part::Absent,
+        qk_norm: QkNorm::Together,
+        pre_norm: false,
+        sandwich: true,
+        sliding: Sliding::Most {
+            period: 4,
+            window: None,
+            rope: WindowRope::Unscaled,
+        },
+        ..PLAIN
+    },
+    LFM2,
+    Architecture {
+        // LFM2 with experts: 8B-A1B, 24B-A2B.
+        name: "lfm2moe",
+        experts: Part::Required,
+        dense_first: true,
+        router: Router::Sigmoid,
+        ..LFM2
+    },
+];
