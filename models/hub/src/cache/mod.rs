@@ -9,8 +9,8 @@
 //! <cache>/.locks/models--owner--name/<sha256>.lock
 //! ```
 //!
-//! On file systems without symbolic links the snapshot holds a hard link; without hard links either, it holds the blob
-//! itself, as with the hub's Python library.
+//! Where symbolic links cannot be made (Windows without its developer mode, FAT) the snapshot holds the blob itself, as
+//! with the hub's Python library.
 //!
 //! Folder names come from `hf-hub`. This module adds what `hf-hub` lacks: locks, unfinished files, links on systems
 //! without symbolic links, and atomic replacement of references.
@@ -291,8 +291,12 @@ fn link_to_blob(pointer: &Path, blob: &Path) -> io::Result<()> {
     let beside = PathBuf::from(beside);
     let _ = fs::remove_file(&beside);
     symbolic_link(&relative(pointer, blob), &beside)
-        .or_else(|_| fs::hard_link(blob, &beside))
-        .or_else(|_| fs::rename(blob, &beside))?;
+        // Some systems report success and link nothing.
+        .and_then(|()| fs::metadata(&beside).map(drop))
+        .or_else(|_| {
+            _ = fs::remove_file(&beside);
+            fs::rename(blob, &beside)
+        })?;
     fs::rename(&beside, pointer)
 }
 

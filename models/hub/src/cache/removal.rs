@@ -53,8 +53,8 @@ impl HubCache {
         }
         let mut freed = 0;
         for pointer in &pointers {
-            // Without symbolic links the name is the file. Removing one of several hard links frees nothing.
-            if !is_link(pointer) && links(pointer) == 1 {
+            // Without symbolic links the name is the file.
+            if !is_link(pointer) {
                 freed += length(pointer);
             }
             remove_file(pointer)?;
@@ -209,18 +209,6 @@ fn is_link(path: &Path) -> bool {
 
 fn length(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |about| about.len())
-}
-
-/// Number of hard links of a file.
-#[cfg(unix)]
-fn links(path: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    fs::metadata(path).map_or(1, |about| about.nlink())
-}
-
-#[cfg(not(unix))]
-fn links(_path: &Path) -> u64 {
-    1
 }
 
 fn remove_file(path: &Path) -> Result<(), HubError> {
