@@ -199,7 +199,7 @@ fn parameters(number: u64) -> String {
 pub fn add(arguments: &FolderArguments) -> anyhow::Result<()> {
     let new = Folders::from_env().add(&arguments.folder)?;
     let models = Finder::from_env()?.find().models;
-    let folder = std::fs::canonicalize(&arguments.folder).unwrap_or_else(|_| PathBuf::new());
+    let folder = dunce::canonicalize(&arguments.folder).unwrap_or_else(|_| PathBuf::new());
     let below = models
         .iter()
         .filter(|model| model.path.starts_with(&folder))

@@ -37,7 +37,7 @@ pub fn model_path(name: &str) -> Result<PathBuf, MiniMissing> {
     places
         .into_iter()
         .map(|place| place.join(MINI_FILE))
-        .find_map(|file| std::fs::canonicalize(file).ok())
+        .find_map(|file| dunce::canonicalize(file).ok())
         .ok_or(MiniMissing)
 }
 

@@ -53,7 +53,7 @@ impl Folders {
     /// [`HubError::NoFolder`], [`HubError::Disk`].
     pub fn add(&self, folder: &Path) -> Result<bool, HubError> {
         let none = || HubError::NoFolder(folder.display().to_string());
-        let real = fs::canonicalize(folder).map_err(|_| none())?;
+        let real = dunce::canonicalize(folder).map_err(|_| none())?;
         if !real.is_dir() || real.to_str().is_none() {
             return Err(none());
         }
@@ -72,7 +72,7 @@ impl Folders {
     /// [`HubError::Disk`].
     pub fn forget(&self, folder: &Path) -> Result<bool, HubError> {
         // A folder that no longer exists is matched by its stored path.
-        let real = fs::canonicalize(folder).ok();
+        let real = dunce::canonicalize(folder).ok();
         let folders = self.list()?;
         let is_it = |known: &PathBuf| known == folder || Some(known) == real.as_ref();
         let rest: Vec<PathBuf> = folders

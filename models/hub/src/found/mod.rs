@@ -240,9 +240,9 @@ fn with_parts(file: &Path) -> Vec<PathBuf> {
     (1..=split.parts).map(part).filter(is_there).collect()
 }
 
-/// The canonical path of a file.
+/// The canonical path of a file, as users write it (on Windows `C:\..`, not `\\?\C:\..`).
 fn canonical(path: &Path) -> PathBuf {
-    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+    dunce::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Removes duplicates of a file, keeping the first path.

@@ -178,7 +178,7 @@ impl Finder {
 
     /// A name that resolves to the model file `path`: the name in [`Found`], else the path.
     pub fn name_of(&self, path: &Path) -> String {
-        let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let real = super::canonical(path);
         let found = self.find();
         let is_it = |model: &&FoundModel| super::canonical(&model.path) == real;
         let named = found.models.iter().find(is_it).filter(|model| {
