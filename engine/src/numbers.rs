@@ -24,11 +24,31 @@ impl Number<'_> {
 
     /// The digits of every sequence of groups: whole numbers and decimals, years of dates, items of a list without spaces.
     fn forms(&self) -> impl Iterator<Item = String> {
+        (0..self.groups.len()).flat_map(|first| self.forms_from(first, 1))
+    }
+
+    /// The digits of the sequences of at least `least` groups that begin at group `first`.
+    fn forms_from(&self, first: usize, least: usize) -> impl Iterator<Item = String> {
         let groups = &self.groups;
-        (0..groups.len()).flat_map(move |first| {
-            let most = groups.len().min(first + MAX_GROUPS);
-            (first + 1..=most).map(move |end| groups[first..end].concat())
-        })
+        let most = groups.len().min(first + MAX_GROUPS);
+        (first + least..=most).map(move |end| groups[first..end].concat())
+    }
+
+    /// Whether its first groups are thousands: `4,150.50`, `142,000,000`.
+    fn is_grouped(&self) -> bool {
+        let digits = |group: &&str| group.chars().count();
+        let [first, second, ..] = self.groups.as_slice() else {
+            return false;
+        };
+        digits(first) <= 3 && digits(second) == 3
+    }
+
+    /// Whether it stands in a text with the forms `known`. A part of a grouped number is not that number.
+    fn stands_in(&self, known: &HashSet<String>) -> bool {
+        match self.is_grouped() {
+            true => self.forms_from(0, 2).any(|form| known.contains(&form)),
+            false => self.forms().any(|form| known.contains(&form)),
+        }
     }
 }
 
@@ -96,7 +116,7 @@ pub(crate) fn unknown(answer: &str, texts: &[&str]) -> Vec<String> {
             .flat_map(Number::forms)
             .filter(long)
             .collect();
-        unknown.retain(|number| !number.forms().any(|form| known.contains(&form)));
+        unknown.retain(|number| !number.stands_in(&known));
     }
     let mut named: Vec<String> = Vec::new();
     for number in unknown {
@@ -122,7 +142,8 @@ mod tests {
 
     #[test]
     fn what_stands_nowhere_is_unknown() {
-        let document = "The rent is 1,350.00 euros from 28 September 2024; items 101,102,103.";
+        let document =
+            "The rent is 1,350.00 of 10,000,000 euros from 28 September 2024; items 101,102,103.";
         let unknown = |answer: &str| unknown(answer, &[document, "What of 777?"]);
         for known in [
             "1350 euros",
@@ -135,6 +156,8 @@ mod tests {
             assert_eq!(unknown(known), [] as [&str; 0], "{known}");
         }
         assert_eq!(unknown("340 euros"), ["340"]);
+        assert_eq!(unknown("101,102"), [] as [&str; 0], "of a list");
+        assert_eq!(unknown("142,000,000 and 7,350"), ["142,000,000", "7,350"]);
         assert_eq!(
             unknown("It is 1,450.50\nor 2 025, or 2 025."),
             ["1,450.50", "2 025"]
