@@ -186,6 +186,16 @@ describe('the composer', () => {
     kept.app.apply({ event: 'readAhead', reading: null })
     flushSync()
     expect([find('reading'), find('how-read') !== null]).toEqual([null, true])
+    // A document that takes hours waits for the user, unless the vault has it.
+    kept.app.apply({ event: 'readAhead', reading: { running: false, progress: null } })
+    flushSync()
+    expect(find('reading')?.textContent).toContain('takes hours')
+    find('reading-begin')!.click()
+    await settle()
+    expect(named('resume_reading').length).toBe(2)
+    kept.app.estimate = { ...kept.app.estimate, tokensFromVault: 1000 }
+    flushSync()
+    expect(find('reading')).toBeNull()
   })
 
   it('says how long reading takes, once an answer has shown how fast the model reads', () => {

@@ -72,7 +72,7 @@ commands! {
     stop() = effects.with(AppState::stop), Ok(());
     /// Stops reading the document in the background.
     stop_reading() = effects.with(AppState::stop_reading), Ok(());
-    /// Goes on reading the document in the background after a stop.
+    /// Reads the document in the background, after a stop or although it takes long.
     resume_reading() = effects.with(AppState::resume_reading), Ok(());
     /// Removes all vaults that are not in use; the outcome is sent as events.
     clear_vault() = effects.with(AppState::clear_vault);

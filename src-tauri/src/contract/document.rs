@@ -87,12 +87,12 @@ pub struct DocumentFacts {
     pub suggestions: Vec<String>,
 }
 
-/// The document is read in the background, or this was stopped.
+/// The document is read in the background, or this was stopped, or waits for the user because it takes long.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct ReadAhead {
     /// It runs; otherwise the user can let it go on.
     pub running: bool,
-    /// How far it has come.
-    pub progress: Progress,
+    /// How far it has come; `None` if it waits.
+    pub progress: Option<Progress>,
 }

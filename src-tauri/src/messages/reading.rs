@@ -49,11 +49,19 @@ pub fn chosen(chosen: &Chosen, tokens: usize, sample: bool) -> String {
     )
 }
 
+/// The longest context of supported models, in tokens (Qwen2.5 1M).
+const LONGEST_CONTEXT: usize = 1_010_000;
+
 /// The document exceeds the model's context length; displayed before prefill.
 pub fn streams(tokens: usize, estimated: bool, model: &str, context: usize) -> String {
     let about = if estimated { "about " } else { "" };
+    let way_out = if tokens > LONGEST_CONTEXT {
+        "No model takes that much at once: a part of it, such as a chapter, is answered better."
+    } else {
+        "A model with a longer context reads it whole."
+    };
     format!(
-        "This document has {about}{} tokens (pieces of words), and {model} takes {} at once. It is read in pieces, and the model forgets as it goes, so answers may miss things. A model with a longer context reads it whole.",
+        "This document has {about}{} tokens (pieces of words), and {model} takes {} at once. It is read in pieces, and the model forgets as it goes, so answers may miss things. {way_out}",
         count(tokens),
         count(context)
     )

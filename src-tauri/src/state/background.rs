@@ -14,6 +14,8 @@ pub(super) struct BackgroundReading {
     pub(super) step: Step,
     /// The last progress for this document and model.
     pub(super) progress: Option<Progress>,
+    /// The user asked for it, however long it takes.
+    pub(super) wanted: bool,
     /// The questions for which it was read last.
     pub(super) of: Option<EstimateRequest>,
 }
@@ -33,6 +35,8 @@ pub(super) enum Step {
     Running(u64),
     /// The user stopped it, or it failed: it goes on when the user asks for it.
     Stopped,
+    /// It would take long: it begins when the user asks for it.
+    Held,
     /// Complete, or as far as the vault could be written.
     Done,
 }

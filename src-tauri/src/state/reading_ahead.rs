@@ -14,6 +14,8 @@ use crate::contract::{AppEvent, Choice, ReadAhead, Settings};
 /// Tokens times bytes of weights, about as the time of reading: less takes a fraction of a second, and is read with the
 /// first question.
 const MIN_WORK: u64 = 6 << 30;
+/// From here on it takes about an hour of a laptop, and the user decides.
+const MAX_WORK: u64 = 256 << 40;
 
 impl AppState {
     /// Begins to read the document if it is due and nothing else runs.
@@ -22,14 +24,15 @@ impl AppState {
             return;
         }
         let weights = (self.models.open.facts()).map_or(0, |model| model.weights_bytes);
-        let long = self.document.as_ref().is_some_and(|document| {
-            let tokens = document.facts.tokens.unwrap_or(0) as u64;
-            document.facts.too_long.is_none() && tokens.saturating_mul(weights) >= MIN_WORK
-        });
-        let Some(of) = self.questions_to_come() else {
+        let readable = self.document.as_ref().filter(|d| d.facts.too_long.is_none());
+        let tokens = readable.map_or(0, |document| document.facts.tokens.unwrap_or(0));
+        let work = (tokens as u64).saturating_mul(weights);
+        let Some(of) = self.questions_to_come().filter(|_| work >= MIN_WORK) else {
             return;
         };
-        if long && self.can_work_in_background() {
+        if work >= MAX_WORK && !self.reading.wanted {
+            self.set_step(Step::Held);
+        } else if self.can_work_in_background() {
             let ticket = self.ticket();
             self.reading.of = Some(of.clone());
             self.send(Request::ReadDocument { ticket, of }, None);
@@ -75,14 +78,14 @@ impl AppState {
                 self.read_ahead();
             }
             Step::Due => self.read_ahead(),
-            Step::Stopped => {}
+            Step::Stopped | Step::Held => {}
         }
     }
 
     /// Another document or model is open: its reading has not begun.
     pub(super) fn reset_reading(&mut self) {
         self.stop_worker_reading();
-        self.reading.progress = None;
+        (self.reading.progress, self.reading.wanted) = (None, false);
         self.set_step(Step::Due);
         self.document_stored(true);
     }
@@ -94,9 +97,10 @@ impl AppState {
         }
     }
 
-    /// Goes on reading after a stop.
+    /// Goes on reading after a stop, or begins although it takes long.
     pub fn resume_reading(&mut self) {
-        if self.reading.step == Step::Stopped {
+        if matches!(self.reading.step, Step::Stopped | Step::Held) {
+            self.reading.wanted = true;
             self.set_step(Step::Due);
             self.read_ahead();
         }
@@ -111,7 +115,7 @@ impl AppState {
 
     /// A question has read the document into its vault: nothing is left of a reading that the user stopped.
     pub(super) fn question_read_document(&mut self) {
-        if self.reading.step == Step::Stopped {
+        if matches!(self.reading.step, Step::Stopped | Step::Held) {
             self.reading.progress = None;
             self.set_step(Step::Done);
         }
@@ -184,8 +188,12 @@ impl AppState {
     /// Reading in the page's form, from its first progress to its end: the worker may find that nothing is to be read.
     pub(super) fn reading_shown(&self) -> Option<ReadAhead> {
         let running = self.reading.is_running();
-        let shown = running || self.reading.step == Step::Stopped;
-        let progress = self.reading.progress.filter(|_| shown)?;
-        Some(ReadAhead { running, progress })
+        let progress = self.reading.progress;
+        let shown = match self.reading.step {
+            Step::Held => true,
+            Step::Running(_) | Step::Stopped => progress.is_some(),
+            Step::Due | Step::Done => false,
+        };
+        shown.then_some(ReadAhead { running, progress })
     }
 }

@@ -168,7 +168,9 @@ export class AppState {
   sweep = $derived(this.live && this.live.turn === this.running?.id ? sweepOf(this.live.progress) : null)
   /** The same of reading in the background. */
   backgroundSweep = $derived(
-    this.reading?.running ? backgroundSweepOf(this.reading.progress, this.document?.tokens ?? 0) : null,
+    this.reading?.progress && this.reading.running
+      ? backgroundSweepOf(this.reading.progress, this.document?.tokens ?? 0)
+      : null,
   )
   /** Whether questions wait for their turn. */
   waiting = $derived(this.turns.some((turn) => turn.state === 'waiting'))

@@ -1603,7 +1603,7 @@ bytes: number,
 used: number, };
 
 /**
- * The document is read in the background, or this was stopped.
+ * The document is read in the background, or this was stopped, or waits for the user because it takes long.
  */
 export type ReadAhead = { 
 /**
@@ -1611,9 +1611,9 @@ export type ReadAhead = {
  */
 running: boolean, 
 /**
- * How far it has come.
+ * How far it has come; `None` if it waits.
  */
-progress: Progress, };
+progress: Progress | null, };
 
 /**
  * Why an answer ended.

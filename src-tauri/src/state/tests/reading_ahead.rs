@@ -50,7 +50,7 @@ fn interrupted(ticket: u64, stopped: bool) -> Reply {
 }
 
 fn tokens_done(reading: &ReadAhead) -> usize {
-    reading.progress.tokens_done
+    reading.progress.expect("begun").tokens_done
 }
 
 fn shown(story: &mut Story) -> Option<ReadAhead> {
@@ -96,6 +96,36 @@ fn a_long_document_is_read_as_soon_as_it_is_counted() {
     story.look();
     story.hear(tokens(10_000));
     begun(&mut story);
+}
+
+#[test]
+fn a_document_that_takes_hours_is_read_when_the_user_wants() {
+    let mut story = Story::ready();
+    story.hear(tokens(1 << 40));
+    assert_eq!(story.requests(), []);
+    let waits = shown(&mut story).expect("it is offered");
+    assert_eq!((waits.running, waits.progress), (false, None));
+    story.state.resume_reading();
+    let ticket = begun(&mut story);
+    story.hear(progress(ticket, 1_000));
+    story.state.stop_reading();
+    story.hear(interrupted(ticket, true));
+    story.look();
+    story.state.resume_reading();
+    begun(&mut story);
+    // Another one has to be asked for again.
+    story.state.open_text("Another.".into()).expect("opened");
+    story.look();
+    story.hear(tokens(1 << 40));
+    assert_eq!(story.requests(), []);
+    // A question reads it too.
+    let (_, ticket) = story.ask("Why?");
+    let mut reply = answered(ticket, "Because", Finish::End);
+    if let Reply::Answered { answer, .. } = &mut reply {
+        answer.vault.written = true;
+    }
+    story.hear(reply);
+    assert_eq!(shown(&mut story), None);
 }
 
 #[test]
