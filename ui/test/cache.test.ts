@@ -148,7 +148,7 @@ describe('how rows are stored', () => {
   })
 
   it('is said of a comparison where it was chosen', () => {
-    show(Setup, given('q8_0'), { begun: () => {}, cancel: null })
+    show(Setup, given('q8_0'), { about: '', begun: () => {}, cancel: null })
     expect(words('compare-cache')).toContain('8-bit (q8_0)')
   })
 })

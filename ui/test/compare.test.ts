@@ -138,6 +138,8 @@ describe('how far it is', () => {
       remaining(comparison({ reference: null, runs: running.runs.map((r) => ({ ...r, result: null })) })),
     ).toBeNull()
     expect(remaining(running)).toBe(6)
+    // Of many runs, the first one includes the reading of all.
+    expect(remaining({ ...running, runs: [...running.runs, ...running.runs.slice(1)] })).toBeNull()
     const half = {
       tokensDone: 50,
       tokensTotal: 100,
@@ -146,12 +148,10 @@ describe('how far it is', () => {
       tokensFromVault: 0,
       phase: 'reading' as const,
     }
-    expect(remaining({ ...running, progress: half })).toBe(4.5)
     expect(doneShare(running)).toBe(0.5)
-    expect(doneShare({ ...running, progress: half })).toBe(0.625)
-    // Two runs that share the prefill are both half done.
-    expect(remaining({ ...running, sharing: 2, progress: half })).toBe(3)
-    expect(doneShare({ ...running, sharing: 2, progress: half })).toBe(0.75)
+    expect(doneShare({ ...running, progress: half })).toBe(0.5625)
+    // Two runs share the prefill.
+    expect(doneShare({ ...running, sharing: 2, progress: half })).toBe(0.625)
     expect(doneShare(done)).toBe(1)
   })
 

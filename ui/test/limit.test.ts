@@ -139,10 +139,10 @@ describe('the memory limit', () => {
   })
 
   it('is said of a comparison, which does not keep to it', async () => {
-    show(Setup, given('6GiB'), { begun: () => {}, cancel: null })
+    show(Setup, given('6GiB'), { about: '', begun: () => {}, cancel: null })
     expect(words('compare-memory')).toContain('The memory limit of 6 GiB is ignored')
     await unmount(shown!)
-    show(Setup, given(), { begun: () => {}, cancel: null })
+    show(Setup, given(), { about: '', begun: () => {}, cancel: null })
     expect(find('compare-memory')).toBeNull()
   })
 

@@ -124,15 +124,12 @@ export function expected(
   return [often[0] * read + (runs + 1) * decodeSeconds, often[1] * read + (2 * runs + 1) * decodeSeconds]
 }
 
-/** Seconds left, by the mean of the finished runs; null before the first. */
-export function remaining(comparison: Comparison): number | null {
-  const { runs, reference, progress, sharing } = comparison
-  const done = runs.flatMap((run) => (run.result ? [run.result.seconds] : []))
-  const times = done.length > 0 ? done : reference ? [reference.seconds / sharing] : []
-  if (times.length === 0) return null
+/** Seconds left, by the mean of the finished runs; null before a third of them: the first include the reading of all. */
+export function remaining({ runs }: Comparison): number | null {
+  const times = runs.flatMap((run) => (run.result ? [run.result.seconds] : []))
+  if (times.length === 0 || times.length < runs.length / 3) return null
   const mean = times.reduce((sum, seconds) => sum + seconds, 0) / times.length
-  const left = runs.length - done.length
-  return Math.max(0, mean * (left - goingOn(comparison) * shareOf(progress)))
+  return mean * (runs.length - times.length)
 }
 
 /** Unfinished runs that share the current prefill, or the full cache's run. */
@@ -141,17 +138,20 @@ function goingOn({ runs, current, sharing }: Comparison): number {
   return runs.slice(current, current + sharing).filter((run) => run.result === null).length
 }
 
-/** How much of their work the runs of a prefill have done. Loading a document from the vault is little of it. */
-function shareOf(progress: Progress | null): number {
+/** How much of a reading is done. Loading a document from the vault is little of it. */
+function readShare(progress: Progress | null): number {
   if (!progress || progress.tokensTotal === 0 || progress.tokensFromVault > progress.tokensTotal) return 0
   return Math.min(1, progress.tokensDone / progress.tokensTotal)
 }
 
-/** Share of all runs that is done, including the full cache's. */
+/**
+ * Share of all runs that is done, including the full cache's. Runs that answer differently read a second time: the first
+ * reading is half of their work.
+ */
 export function doneShare(comparison: Comparison): number {
   const { runs, reference, progress } = comparison
   const done = runs.filter((run) => run.result !== null).length + (reference ? 1 : 0)
-  return Math.min(1, (done + goingOn(comparison) * shareOf(progress)) / (runs.length + 1))
+  return Math.min(1, (done + (goingOn(comparison) * readShare(progress)) / 2) / (runs.length + 1))
 }
 
 export interface Row {
