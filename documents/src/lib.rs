@@ -13,7 +13,8 @@
 //! parser in a process of their own.
 //!
 //! This crate has no models, tokens, chunks or summaries, on purpose. It does not re-wrap or normalise text: the model
-//! reads the text of the file, and every offset can be traced back to the file. Formats whose text is inside of markup
+//! reads the text of the file, and every offset can be traced back to the file; only page numbers and repeated running
+//! heads of a PDF are left out. Formats whose text is inside of markup
 //! become plain text with the marks of Markdown for headings and lists.
 
 mod confined;
@@ -33,6 +34,8 @@ mod pdf_content;
 #[cfg(feature = "pdf")]
 mod pdf_layout;
 mod recognise;
+#[cfg(feature = "pdf")]
+mod running_heads;
 mod sniff;
 mod text;
 

@@ -16,7 +16,7 @@ use pdf_extract::{
 };
 
 use crate::found::{BETWEEN_PAGES, Found};
-use crate::{DocumentError, Page, guarded, pdf_content, pdf_layout};
+use crate::{DocumentError, Page, guarded, pdf_content, pdf_layout, running_heads};
 
 /// Timeout for loading the file, and for each page. A page takes milliseconds; the margin is for slow machines.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -72,12 +72,12 @@ fn receive(
 ) -> Result<Received, DocumentError> {
     let mut received = Received::default();
     let mut count = None;
-    while count != Some(received.found.pages.len()) {
+    while count != Some(received.pages.len()) {
         match receiver.recv_timeout(TIMEOUT) {
             Ok(Progress::Loaded { pages }) => count = Some(pages),
             Ok(Progress::Page(page)) => {
                 received.add(page);
-                if received.found.text.len() > MAX_TEXT_BYTES {
+                if received.bytes > MAX_TEXT_BYTES {
                     return Err(DocumentError::TooMuchText {
                         name: name.to_owned(),
                         limit: MAX_TEXT_BYTES as u64,
@@ -116,7 +116,11 @@ fn broken(name: &str, reason: &str) -> DocumentError {
 /// The pages received so far.
 #[derive(Default)]
 struct Received {
-    found: Found,
+    /// Their texts.
+    pages: Vec<String>,
+    bytes: usize,
+    unread: Vec<u32>,
+    images: Vec<u32>,
     letters: usize,
     nameless: usize,
 }
@@ -124,33 +128,49 @@ struct Received {
 impl Received {
     /// Appends the next page; `Err` if it could not be read.
     fn add(&mut self, page: Result<(pdf_layout::PageText, bool), ()>) {
-        let found = &mut self.found;
-        let number = found.pages.len() as u32 + 1;
-        if let Some(last) = found.pages.last_mut() {
-            found.text.push_str(BETWEEN_PAGES);
-            last.range.end = found.text.len();
-        }
-        let start = found.text.len();
+        let number = self.pages.len() as u32 + 1;
+        let mut text = String::new();
         match page {
             Ok((page, has_image)) => {
                 if has_image && page.text.trim().is_empty() {
-                    found.images.push(number);
+                    self.images.push(number);
                 }
-                found.text.push_str(&page.text);
+                self.bytes += page.text.len();
                 self.letters += page.letters;
                 self.nameless += page.nameless;
+                text = page.text;
             }
-            Err(()) => found.unread.push(number),
+            Err(()) => self.unread.push(number),
         }
-        found.pages.push(Page {
-            number,
-            range: start..found.text.len(),
-        });
+        self.pages.push(text);
+    }
+
+    /// The pages as one text.
+    fn joined(&mut self) -> Found {
+        running_heads::remove(&mut self.pages);
+        let mut found = Found {
+            unread: std::mem::take(&mut self.unread),
+            images: std::mem::take(&mut self.images),
+            ..Found::default()
+        };
+        for (number, text) in (1..).zip(&self.pages) {
+            if let Some(last) = found.pages.last_mut() {
+                found.text.push_str(BETWEEN_PAGES);
+                last.range.end = found.text.len();
+            }
+            let start = found.text.len();
+            found.text.push_str(text);
+            found.pages.push(Page {
+                number,
+                range: start..found.text.len(),
+            });
+        }
+        found
     }
 
     /// The text, if it is readable.
-    fn checked(self, name: &str) -> Result<Found, DocumentError> {
-        let found = self.found;
+    fn checked(mut self, name: &str) -> Result<Found, DocumentError> {
+        let found = self.joined();
         let pages = found.pages.len();
         if pages == 0 {
             return Err(broken(name, "it has no pages"));
