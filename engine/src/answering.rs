@@ -7,7 +7,7 @@ use kept_models::RopeTable;
 use kept_policies::Evict;
 
 use crate::backend;
-use crate::decode_loop::DecodeLoop;
+use crate::decode_loop::{DecodeLoop, DecodedAnswer};
 use crate::note::Note;
 use crate::numbers;
 use crate::sources::sources;
@@ -142,7 +142,7 @@ impl Engine {
             "answered"
         );
         let (sources, citations) = sources(ask.document, &prompt, &votes, &written.text);
-        notes.extend(unknown_numbers(ask, &written.text));
+        notes.extend(unknown_numbers(ask, &written));
         Ok(Answer {
             sources,
             citations,
@@ -176,7 +176,12 @@ impl Engine {
 }
 
 /// A note on the numbers of an answer that stand in no text that the model read.
-fn unknown_numbers(ask: &Ask<'_>, answer: &str) -> Option<Note> {
+fn unknown_numbers(ask: &Ask<'_>, written: &DecodedAnswer) -> Option<Note> {
+    let answer = match written.finish {
+        Finish::End => &*written.text,
+        // The last number may be cut off.
+        _ => numbers::without_last(&written.text),
+    };
     let answer = Turn::new(ask.question, answer)?.answer;
     let document = ask.document;
     let of_turns = ask

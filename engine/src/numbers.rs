@@ -94,6 +94,11 @@ fn of(text: &str) -> Vec<Number<'_>> {
     all
 }
 
+/// A text without the number that it ends with, if it does.
+pub(crate) fn without_last(text: &str) -> &str {
+    text.trim_end_matches(|c: char| c.is_numeric() || matches!(c, ',' | '.' | '\'' | '\u{2019}'))
+}
+
 /// The digits of each number in a text: `4,150` and `4 150` are `4150`. The number of a list item is none.
 pub(crate) fn digits(text: &str) -> Vec<String> {
     of(text).iter().map(Number::digits).collect()
@@ -138,6 +143,12 @@ mod tests {
         assert_eq!(digits("12) On 28 September, 3.5 m."), ["28", "35"]);
         assert_eq!(digits("1884. In that winter"), [] as [&str; 0]);
         assert!(digits("none, at all").is_empty());
+    }
+
+    #[test]
+    fn a_number_at_the_end_is_left_out() {
+        assert_eq!(without_last("The deposit is 2,82"), "The deposit is ");
+        assert_eq!(without_last("It is 2,820 euros"), "It is 2,820 euros");
     }
 
     #[test]

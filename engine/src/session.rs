@@ -226,10 +226,10 @@ impl Engine {
 /// 4 MiB between starts, depending on the system's read-ahead.
 const CODE_BYTES: u64 = 16 << 20;
 
-/// The program's memory is rounded up to a multiple of this, because its heap varies by some hundred KiB between
-/// starts. Without rounding, the same memory limit would give a different number of rows, and a saved checkpoint would
-/// not be found again.
-const PROGRAM_STEP: u64 = 2 << 20;
+/// The program's heap is rounded up to a multiple of this: it takes about 2 MiB, and varies by some hundred KiB between
+/// starts. Without rounding, the same memory limit would give another method or number of rows, and a saved checkpoint
+/// would not be found again.
+const HEAP_STEP: u64 = 4 << 20;
 
 /// An open model and its cache type. Clones share the model.
 #[derive(Clone)]
@@ -245,7 +245,7 @@ struct Opened {
     model: Model,
     /// Fingerprint of the model, computed on first use.
     fingerprint: OnceLock<ModelFingerprint>,
-    /// Memory that the process had allocated before it opened the model, plus [`CODE_BYTES`], rounded.
+    /// Memory that the process had allocated before it opened the model, rounded, plus [`CODE_BYTES`].
     program: u64,
 }
 
@@ -266,9 +266,8 @@ impl Engine {
 
     /// [`Engine::open`] with options of the user.
     pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Self, EngineError> {
-        let program = crate::system::heap_bytes().map_or(0, |bytes| {
-            (bytes + CODE_BYTES).next_multiple_of(PROGRAM_STEP)
-        });
+        let program = crate::system::heap_bytes()
+            .map_or(0, |bytes| CODE_BYTES + bytes.next_multiple_of(HEAP_STEP));
         let model = Model::open_with(path, options).map_err(|error| EngineError::Open {
             path: path.to_owned(),
             error,

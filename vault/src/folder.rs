@@ -226,7 +226,7 @@ impl VaultFolder {
     /// All vaults, the most recently used first.
     ///
     /// # Errors
-    /// [`VaultError::Io`] if the folder cannot be read.
+    /// [`VaultError::Folder`] if the folder cannot be read.
     pub fn list(&self) -> Result<Vec<VaultEntry>, VaultError> {
         let mut entries = Vec::new();
         for (path, key) in self.files(EXTENSION)? {
@@ -256,7 +256,10 @@ impl VaultFolder {
         let files = match std::fs::read_dir(&self.path) {
             Ok(files) => files,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(VaultError::io(&self.path)(error)),
+            Err(error) => {
+                let path = self.path.clone();
+                return Err(VaultError::Folder { path, error });
+            }
         };
         let mut found = Vec::new();
         for file in files {

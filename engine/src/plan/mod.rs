@@ -184,7 +184,8 @@ impl Engine {
         let without = self.plan(&PlanRequest { vault, ..*request });
         match without {
             Ok(mut without)
-                if rows.saturating_mul(2) <= without.rows() && rows < request.prompt.tokens =>
+                // Half of an odd number of rows is rounded up.
+                if rows.saturating_mul(2) <= without.rows() + 1 && rows < request.prompt.tokens =>
             {
                 let note = format!(
                     "the document's vault is not used: with it only {rows} rows per head fit in the memory limit, without it {}",
