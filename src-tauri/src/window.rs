@@ -217,7 +217,8 @@ fn open_state(
         let (mut opened, lock, notice) = match open_store(&folder).await {
             Ok((opened, lock)) => (opened, Some(lock), None),
             Err(Unsaved { kind, sentence }) => {
-                (store::open_in_memory().await?, None, Some((kind, sentence)))
+                let opened = store::open_beside(&folder).await?;
+                (opened, None, Some((kind, sentence)))
             }
         };
         library::first_model(&mut opened.remembered);

@@ -24,7 +24,10 @@ impl AppState {
             return;
         }
         let weights = (self.models.open.facts()).map_or(0, |model| model.weights_bytes);
-        let readable = self.document.as_ref().filter(|d| d.facts.too_long.is_none());
+        let readable = self
+            .document
+            .as_ref()
+            .filter(|d| d.facts.too_long.is_none());
         let tokens = readable.map_or(0, |document| document.facts.tokens.unwrap_or(0));
         let work = (tokens as u64).saturating_mul(weights);
         let Some(of) = self.questions_to_come().filter(|_| work >= MIN_WORK) else {

@@ -12,7 +12,7 @@ mod rows;
 mod writer;
 
 pub use lock::{Lock, lock};
-pub use open::{Opened, open, open_in_memory};
+pub use open::{Opened, open, open_beside, open_in_memory};
 pub use rows::Store;
 pub use writer::{Writer, start_writing};
 

@@ -10,7 +10,8 @@ use sqlx::sqlite::{
 };
 
 use super::{Store, StoreError};
-use crate::state::Remembered;
+use crate::contract::Settings;
+use crate::state::{ModelEntry, Remembered};
 
 static MIGRATIONS: Migrator = sqlx::migrate!();
 
@@ -107,6 +108,28 @@ pub async fn open_in_memory() -> Result<Opened, StoreError> {
         remembered,
         notice: None,
     })
+}
+
+/// An in-memory store with the settings and model files that are stored in `folder`, where another process writes.
+pub async fn open_beside(folder: &Path) -> Result<Opened, StoreError> {
+    let mut opened = open_in_memory().await?;
+    match settings_of(&folder.join("kept.db")).await {
+        Ok((settings, models)) => {
+            (opened.remembered.settings, opened.remembered.models) = (settings, models);
+        }
+        Err(error) => tracing::warn!(%error, "the settings of the other window are not used"),
+    }
+    Ok(opened)
+}
+
+async fn settings_of(path: &Path) -> Result<(Option<Settings>, Vec<ModelEntry>), StoreError> {
+    let options = SqliteConnectOptions::new().filename(path).read_only(true);
+    let pool = SqlitePoolOptions::new().connect_with(options).await?;
+    let store = Store::new(pool);
+    let read = async { Ok((store.setting("settings").await?, store.models().await?)) };
+    let read = read.await;
+    store.close().await;
+    read
 }
 
 async fn open_file(path: &Path) -> Result<(Store, Remembered), StoreError> {

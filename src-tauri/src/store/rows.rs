@@ -159,7 +159,10 @@ impl Store {
         })
     }
 
-    async fn setting<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, StoreError> {
+    pub(super) async fn setting<T: DeserializeOwned>(
+        &self,
+        name: &str,
+    ) -> Result<Option<T>, StoreError> {
         let value: Option<String> = sqlx::query_scalar("SELECT value FROM setting WHERE name = ?")
             .bind(name)
             .fetch_optional(&self.pool)
@@ -192,7 +195,7 @@ impl Store {
         Ok(())
     }
 
-    async fn models(&self) -> Result<Vec<ModelEntry>, StoreError> {
+    pub(super) async fn models(&self) -> Result<Vec<ModelEntry>, StoreError> {
         let rows = sqlx::query("SELECT id, label, path, stretch FROM model ORDER BY rowid")
             .fetch_all(&self.pool)
             .await?;

@@ -199,9 +199,14 @@ fn a_second_window_does_not_save_without_a_session_bus() {
     }
     let home = Home::new();
     let first = first_start(&home);
+    choose_theme(&first, "dark");
     let second = Launch::plain().beside(&first).open(&home);
     second.says(&["another kept window", "save"]);
-    assert_eq!(second.snapshot()["saves"], false);
+    let there = second.snapshot();
+    assert_eq!(
+        (&there["saves"], &there["settings"]["theme"]),
+        (&json!(false), &json!("dark"))
+    );
     second.is_ready();
     second.shows_document("sample.txt");
     second.ask(QUESTION);
