@@ -94,12 +94,18 @@ fn refuse_arguments(refusal: &clap::Error) -> ExitCode {
     let text = refusal.to_string();
     let sentence = text.split("\n\n").next().unwrap_or_default();
     let sentence = sentence.strip_prefix("error: ").unwrap_or(sentence);
-    let program = Arguments::command();
-    let given = std::env::args().nth(1);
-    let asked = given.and_then(|name| program.find_subcommand(&name));
-    let (way, help) = match asked {
-        Some(command) => (hint(refusal, command), format!(" {}", command.get_name())),
-        None => ("", String::new()),
+    // `kept vaults read`
+    let (mut command, mut help) = (&Arguments::command(), String::new());
+    for word in std::env::args().skip(1) {
+        let Some(asked) = command.find_subcommand(&word) else {
+            break;
+        };
+        help += &format!(" {word}");
+        command = asked;
+    }
+    let way = match help.as_str() {
+        "" => "",
+        _ => hint(refusal, command),
     };
     let sentence = output::one_line(sentence);
     output::say(&format!("error: {sentence}{way}; see kept{help} --help\n"));

@@ -15,7 +15,7 @@ pub fn for_error(error: &anyhow::Error) -> Option<String> {
     }
     match error.downcast_ref::<EngineError>()? {
         EngineError::Policy(error) => for_method(error),
-        EngineError::Memory { .. } => fixed("--memory"),
+        EngineError::Memory { .. } => fixed("--memory, --streaming on"),
         EngineError::Refused { .. } => fixed("--budget, --memory"),
         EngineError::GpuMemory { .. } => fixed("--budget, --memory, --device cpu"),
         EngineError::Gpu(_) | EngineError::NoGpu(_) => fixed("--device cpu"),

@@ -56,7 +56,8 @@ pub fn say(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Replaces control characters other than line break and tab by a mark, so that a document cannot control the terminal.
+/// Replaces control characters other than line break and tab, and those that reorder what follows, by a mark, so that a
+/// document cannot control the terminal.
 pub fn printable(text: &str) -> String {
     text.chars()
         .filter(|&c| c != '\r')
@@ -64,6 +65,7 @@ pub fn printable(text: &str) -> String {
             '\n' | '\t' => c,
             '\x0c' => '\n',
             c if c.is_control() => '\u{FFFD}',
+            '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}' => '\u{FFFD}',
             c => c,
         })
         .collect()

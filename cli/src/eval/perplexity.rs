@@ -73,11 +73,14 @@ pub fn perplexity(arguments: &PerplexityArguments) -> anyhow::Result<()> {
     );
     ids.truncate(longest);
     let lines = measure_all(&engine, arguments, &methods, &budgets, &ids, &lengths)?;
-    if arguments.json {
-        Ok(())
-    } else {
-        output::print_text(&table(&engine, &lines, &lengths))
+    if !arguments.json {
+        output::print_text(&table(&engine, &lines, &lengths))?;
     }
+    ensure!(
+        lines.iter().any(|line| line.result.is_ok()),
+        "every run was refused; see the reasons above"
+    );
+    Ok(())
 }
 
 fn measure_all(
@@ -157,7 +160,11 @@ fn table(engine: &Engine, lines: &[Line], lengths: &[usize]) -> String {
     );
     for line in lines {
         match &line.result {
-            Err(refusal) => text += &format!("| `{}` {} | {refusal} |\n", line.method, line.budget),
+            Err(refusal) => {
+                let name = format!("{} {}", line.method, line.budget);
+                let empty = " - |".repeat(lengths.len() + 1);
+                text += &format!("| `{}` | - |{empty} {refusal} |\n", name.trim());
+            }
             Ok(measured) => {
                 let of = |length: &usize| {
                     let at = measured.at.iter().find(|at| at.tokens == *length);
@@ -175,13 +182,13 @@ fn table(engine: &Engine, lines: &[Line], lengths: &[usize]) -> String {
             }
         }
     }
+    let Some(measured) = lines.iter().find_map(|line| line.result.as_ref().ok()) else {
+        return text;
+    };
     text + &format!(
         "\nPerplexity of the first tokens of the text, read by {} in streaming mode, whose window is {} tokens; in chunks of {}: a token also sees the tokens of its own chunk before it, whatever the budget (--chunk 1 is the papers' token by token).\n",
         engine.model().name(),
         count(engine.model().config().context),
-        lines
-            .iter()
-            .find_map(|line| line.result.as_ref().ok())
-            .map_or("none".to_owned(), |measured| count(measured.chunk)),
+        count(measured.chunk),
     )
 }
