@@ -48,10 +48,9 @@ pub(crate) fn remove(pages: &mut [String]) {
         let mut gone = HashSet::new();
         for at in edges(&lines) {
             let of = repeated(lines[at], index);
-            if let Some(known) = of.into_iter().find(|one| counts.contains_key(one)) {
-                if is_page_number(lines[at]) || !kept.insert(known) {
-                    gone.insert(at);
-                }
+            let known = of.into_iter().find(|one| counts.contains_key(one));
+            if known.is_some_and(|known| is_page_number(lines[at]) || !kept.insert(known)) {
+                gone.insert(at);
             }
         }
         if !gone.is_empty() {

@@ -275,7 +275,7 @@ fn the_automatic_choice_states_its_reason() {
             "{chosen}"
         );
     }
-    let answer = limited(0.75);
+    let answer = limited(3.5);
     let chosen = &answer["chosen"];
     assert_eq!(answer["method"], chosen["method"]["name"]);
     assert_ne!(answer["method"], "full");
