@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use kept_documents::Document;
-use kept_kernels::CacheType;
+use kept_kernels::{CacheType, return_freed_memory};
 use kept_models::{Model, OpenOptions};
 use kept_policies::{Budget, Method};
 
@@ -226,10 +226,19 @@ impl Engine {
 /// 4 MiB between starts, depending on the system's read-ahead.
 const CODE_BYTES: u64 = 16 << 20;
 
-/// The program's heap is rounded up to a multiple of this: it takes about 2 MiB, and varies by some hundred KiB between
-/// starts. Without rounding, the same memory limit would give another method or number of rows, and a saved checkpoint
-/// would not be found again.
+/// The heap of the programs of Kept when they open a model, and its upper limit: it varies between starts.
+const HEAP_BYTES: u64 = 5 << 20;
+const MAX_HEAP_BYTES: u64 = 8 << 20;
+
+/// A larger heap, of a program that embeds the engine, is rounded up to a multiple of this: the same memory limit shall
+/// give the same method and rows at every start, and find a saved checkpoint again.
 const HEAP_STEP: u64 = 4 << 20;
+
+/// Bytes of the program itself, if its heap takes `heap` bytes before it opens the model.
+fn program_bytes(heap: u64) -> u64 {
+    let more = heap.saturating_sub(MAX_HEAP_BYTES);
+    CODE_BYTES + HEAP_BYTES + more.next_multiple_of(HEAP_STEP)
+}
 
 /// An open model and its cache type. Clones share the model.
 #[derive(Clone)]
@@ -245,7 +254,7 @@ struct Opened {
     model: Model,
     /// Fingerprint of the model, computed on first use.
     fingerprint: OnceLock<ModelFingerprint>,
-    /// Memory that the process had allocated before it opened the model, rounded, plus [`CODE_BYTES`].
+    /// Memory of the program itself.
     program: u64,
 }
 
@@ -266,12 +275,14 @@ impl Engine {
 
     /// [`Engine::open`] with options of the user.
     pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Self, EngineError> {
-        let program = crate::system::heap_bytes()
-            .map_or(0, |bytes| CODE_BYTES + bytes.next_multiple_of(HEAP_STEP));
+        // The search for models has read the vocabularies of all.
+        return_freed_memory();
+        let program = crate::system::heap_bytes().map_or(0, program_bytes);
         let model = Model::open_with(path, options).map_err(|error| EngineError::Open {
             path: path.to_owned(),
             error,
         })?;
+        return_freed_memory();
         Ok(Self {
             opened: Arc::new(Opened {
                 model,

@@ -28,6 +28,20 @@ pub fn may_be_refused<T>(ask: impl FnOnce() -> T) -> T {
     asked
 }
 
+/// Returns the pages of freed allocations to the system, where its allocator (glibc's) keeps them.
+pub fn return_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        unsafe extern "C" {
+            fn malloc_trim(kept: usize) -> i32;
+        }
+        // SAFETY: the function of glibc touches no allocation in use, and may be called from any thread.
+        unsafe {
+            malloc_trim(0);
+        }
+    }
+}
+
 /// Returns the system's result; exits the program if it is null, unless inside [`may_be_refused`].
 fn check_granted(place: *mut u8, bytes: usize) -> *mut u8 {
     if place.is_null() && !HANDLED.try_with(Cell::get).unwrap_or(false) {

@@ -76,7 +76,7 @@ pub use classes::{
 };
 pub use counting::{
     CountingAllocator, OUT_OF_MEMORY, allocated_bytes, allocations, may_be_refused,
-    settled_allocations,
+    return_freed_memory, settled_allocations,
 };
 pub use decode::{DecodeScratch, decode_attention};
 pub use device_error::DeviceError;

@@ -218,10 +218,10 @@ impl Model {
         self.weights_bytes() - tables.map(bytes).iter().sum::<u64>()
     }
 
-    /// Memory of the tokenizer in bytes; 0 until it is built.
+    /// Memory of the tokenizer and of the mapped metadata that it was built from, in bytes; 0 until it is built.
     pub fn vocabulary_bytes(&self) -> u64 {
         let built = self.tokenizer.get().and_then(|built| built.as_ref().ok());
-        built.map_or(0, Tokenizer::bytes)
+        built.map_or(0, |built| built.bytes() + self.gguf.bytes_besides_tensors())
     }
 
     /// Bytes of the f32 copies of one layer's weights during prefill, the maximum over layers; 0 if all are quantised,

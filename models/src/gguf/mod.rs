@@ -95,6 +95,12 @@ impl Gguf {
         self.tensors.values().map(|t| t.bytes as u64).sum()
     }
 
+    /// Bytes of the files besides the tensors: metadata with the vocabulary as it is written.
+    pub fn bytes_besides_tensors(&self) -> u64 {
+        let files = self.files.iter().map(|file| file.bytes().len() as u64);
+        files.sum::<u64>().saturating_sub(self.tensor_bytes())
+    }
+
     /// A tensor by name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)
