@@ -132,6 +132,13 @@ struct Candidate {
     kl: f64,
 }
 
+impl Candidate {
+    /// Estimated divergence from evicting and rounding, in nats.
+    fn cost(&self) -> f64 {
+        self.kl + measured().rounding_kl(self.cache.name())
+    }
+}
+
 /// A question on a document before the choice.
 struct Case<'a> {
     request: PlanRequest<'a>,
@@ -244,6 +251,12 @@ impl Engine {
             // Another method may be the best at the rows that fit, or keep more of them.
             Ok(_) | Err(_) => self.best_that_fits(case, wanted, &measured_share)?,
         };
+        // Where the share that was measured costs something, a limit of the user is used up.
+        let limited = given.is_none() && case.request.limits.memory.is_some();
+        let found = match limited && found.cost() > LEVEL {
+            true => self.best_that_fits(case, tokens, &measured_share)?,
+            false => found,
+        };
         let Candidate {
             run,
             rows,
@@ -314,10 +327,9 @@ impl Engine {
                 Err(error) => return Err(error),
             }
         }
-        let cost =
-            |candidate: &Candidate| candidate.kl + measured().rounding_kl(candidate.cache.name());
-        let least = candidates.iter().map(cost).fold(f64::INFINITY, f64::min);
-        candidates.retain(|candidate| cost(candidate) <= least + LEVEL);
+        let least = candidates.iter().map(Candidate::cost);
+        let least = least.fold(f64::INFINITY, f64::min);
+        candidates.retain(|candidate| candidate.cost() <= least + LEVEL);
         let right = candidates.iter().map(|candidate| candidate.run.right);
         let most = right.fold(0.0, f64::max);
         let mut level = candidates.into_iter().filter(|c| c.run.right >= most);
