@@ -176,10 +176,10 @@ describe('the composer', () => {
     kept.app.estimate = {
       promptTokens: 1000, rows: 100, memory: memory(), notes: [], chosen: null, tokensFromVault: 300, tokensToRepeat: 0, cache: 'f16',
     } // prettier-ignore
-    expect(say(false, 340)).toBe('Reading was stopped at 30 %. Read on')
+    expect(say(false, 340)).toBe('Reading was stopped: 30 % of the document is saved. Read on')
     // A question read on, and was stopped.
     kept.app.estimate = { ...kept.app.estimate, tokensFromVault: 600 }
-    expect(say(false, 340)).toBe('Reading was stopped at 60 %. Read on')
+    expect(say(false, 340)).toBe('Reading was stopped: 60 % of the document is saved. Read on')
     find('reading-resume')!.click()
     await settle()
     expect([named('stop_reading').length, named('resume_reading').length]).toEqual([1, 1])

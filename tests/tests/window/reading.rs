@@ -33,7 +33,7 @@ fn a_document_is_read_in_the_background_and_a_stop_loses_nothing() {
     });
     app.picture("reading");
     app.click("reading-stop");
-    says(&app, "reading", "Reading was stopped at");
+    says(&app, "reading", "Reading was stopped:");
     assert_eq!(app.snapshot()["reading"]["running"], false);
     app.picture("stopped");
     // What was read is there after a restart, and reading goes on by itself.

@@ -16,7 +16,7 @@ export function numbersOf(element: Element, name: string): number[] {
 export function inkOf(element: Element): Ink {
   return {
     mark: numbersOf(element, '--mark'),
-    strength: numbersOf(element, '--mark-strength')[0]!,
+    strength: numbersOf(element, '--picture-strength')[0]!,
     ink: numbersOf(element, '--lines'),
     faint: numbersOf(element, '--lines-strength')[0]!,
   }
