@@ -224,10 +224,10 @@ impl Engine {
 /// Pages of the program's code, and its allocations while answering (template engine, scratch of threads),
 /// independent of the model: measured, 12 to 16 MiB. The resident code at start cannot be used instead: it varies by
 /// 4 MiB between starts, depending on the system's read-ahead.
-const CODE_BYTES: u64 = 16 << 20;
+const CODE_BYTES: u64 = 15 << 20;
 
 /// The heap of the programs of Kept when they open a model, and its upper limit: it varies between starts.
-const HEAP_BYTES: u64 = 5 << 20;
+const HEAP_BYTES: u64 = 4 << 20;
 const MAX_HEAP_BYTES: u64 = 8 << 20;
 
 /// A larger heap, of a program that embeds the engine, is rounded up to a multiple of this: the same memory limit shall
