@@ -33,7 +33,7 @@ pub const MAX_QUERIES: usize = 512;
 /// merge into longer ones.
 const BEFORE_WINDOW: usize = 64;
 /// Bytes that are packed, checked and transferred at a time.
-pub(super) const PIECE: usize = 1 << 20;
+pub(super) const PIECE: usize = 256 << 10;
 
 /// Heads of one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

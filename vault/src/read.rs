@@ -385,7 +385,7 @@ impl Vault {
 }
 
 /// Bytes that one thread reads and checks at a time.
-const SHARE: usize = 256 << 10;
+const SHARE: usize = 64 << 10;
 
 /// Fills `out` from offset `at` of the file, on all threads; returns the checksum.
 fn read_pieces(file: &File, at: u64, out: &mut [u8]) -> std::io::Result<crc32fast::Hasher> {
