@@ -19,6 +19,8 @@ struct InspectJson {
     file: String,
     files: usize,
     file_bytes: u64,
+    /// Of encoders of images or sound in the file.
+    unused_bytes: u64,
     name: String,
     architecture: String,
     parameters: u64,
@@ -153,6 +155,7 @@ fn report(engine: &Engine, file: String) -> InspectJson {
         file,
         files: files.len(),
         file_bytes: files.iter().map(|file| file.len() as u64).sum(),
+        unused_bytes: model.gguf().unused_bytes(),
         name: model.name().to_owned(),
         architecture: config.architecture().to_owned(),
         parameters,
@@ -331,7 +334,18 @@ fn files(report: &InspectJson) -> String {
         1 => String::new(),
         parts => format!(" in {parts} files"),
     };
-    format!("{}, {}{parts}", report.file, bytes(report.file_bytes))
+    let unused = match report.unused_bytes {
+        0 => String::new(),
+        unused => format!(
+            "; {} of it, encoders of images or sound, are not used",
+            bytes(unused)
+        ),
+    };
+    format!(
+        "{}, {}{parts}{unused}",
+        report.file,
+        bytes(report.file_bytes)
+    )
 }
 
 /// `1.24 B`, `135 M`.

@@ -111,6 +111,12 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         ..PLAIN
     },
     Architecture {
+        // Qwen2-VL and Qwen2.5-VL. Without images their three positions of a token are the same.
+        name: "qwen2vl",
+        qkv_bias: Part::Required,
+        ..PLAIN
+    },
+    Architecture {
         // Qwen 3.
         name: "qwen3",
         qk_norm: QkNorm::Heads,
@@ -119,6 +125,19 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture {
         // Qwen 3 with experts: 30B-A3B, 235B-A22B.
         name: "qwen3moe",
+        qk_norm: QkNorm::Heads,
+        experts: Part::Required,
+        ..PLAIN
+    },
+    Architecture {
+        // Qwen3-VL.
+        name: "qwen3vl",
+        qk_norm: QkNorm::Heads,
+        ..PLAIN
+    },
+    Architecture {
+        // Qwen3-VL with experts: 30B-A3B, 235B-A22B.
+        name: "qwen3vlmoe",
         qk_norm: QkNorm::Heads,
         experts: Part::Required,
         ..PLAIN

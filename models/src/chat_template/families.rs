@@ -2,6 +2,7 @@
 //! models of a family were trained on, and is recognised by its control tokens.
 
 use crate::gguf::Gguf;
+use crate::tokenizer::EOS_IDS;
 use crate::{ModelError, Tokenizer};
 
 /// A format and the control tokens it uses.
@@ -22,6 +23,16 @@ const FORMATS: &[Format] = &[
         name: "Llama 3's",
         marks: &["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
         source: "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] + '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
+    },
+    Format {
+        name: "gpt-oss's",
+        marks: &["<|return|>", "<|start|>", "<|channel|>", "<|message|>"],
+        source: "<|start|>system<|message|>Reasoning: low\n\n# Valid channels: analysis, commentary, final. Channel must be included for every message.<|end|>{% for message in messages %}{% if message['role'] == 'assistant' %}{{ '<|start|>assistant<|channel|>final<|message|>' + message['content'] + '<|end|>' }}{% elif message['role'] == 'system' %}{{ '<|start|>developer<|message|># Instructions\n\n' + message['content'] + '<|end|>' }}{% else %}{{ '<|start|>' + message['role'] + '<|message|>' + message['content'] + '<|end|>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}",
+    },
+    Format {
+        name: "Gemma 4's",
+        marks: &["<|turn>", "<turn|>"],
+        source: "{{ bos_token }}{% for message in messages %}{{ '<|turn>' + ('model' if message['role'] == 'assistant' else message['role']) + '\n' + message['content'] + '<turn|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|turn>model\n' }}{% endif %}",
     },
     Format {
         name: "Gemma's",
@@ -67,8 +78,9 @@ pub(super) fn known_format(
         .find(|format| format.marks.iter().all(|mark| control(mark).is_some()));
     if let Some(format) = known {
         let mut marks = format.marks.iter().filter_map(control);
-        let end = gguf.whole("tokenizer.ggml.eot_token_id")?;
-        let ends = |id: u32| Some(id) == tokenizer.eos() || Some(u64::from(id)) == end;
+        let mut declared = gguf.wholes(EOS_IDS)?.unwrap_or_default();
+        declared.extend(gguf.whole("tokenizer.ggml.eot_token_id")?);
+        let ends = |id: u32| Some(id) == tokenizer.eos() || declared.contains(&u64::from(id));
         if marks.any(ends) || is_named_chat(gguf)? {
             let note = format!(
                 "the model file has no chat template; its control tokens are those of {} format, which is used",

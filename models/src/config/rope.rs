@@ -155,13 +155,10 @@ pub(super) fn read(
     choice: Option<RopeChoice>,
 ) -> Result<(RopeConfig, usize), ModelError> {
     const BASE: &str = "rope.freq_base";
-    // Some versions of Ollama's converter write Gemma's bases as `rope.global.freq_base` and `rope.local.freq_base`.
     let dims = dims(keys, "rope.dimension_count", head_dim)?;
     let mut rope = RopeConfig {
         dims,
-        base: base(keys, BASE)?
-            .or(base(keys, "rope.global.freq_base")?)
-            .unwrap_or(10_000.0),
+        base: base(keys, BASE)?.unwrap_or(10_000.0),
         scaling: RopeScaling::None,
         magnitude: 1.0,
         pairing: architecture.pairing,
@@ -210,9 +207,7 @@ pub(super) fn read_window_rope(
     };
     Ok(RopeConfig {
         dims: dims(keys, key, head_dim)?,
-        base: base(keys, "rope.freq_base_swa")?
-            .or(base(keys, "rope.local.freq_base")?)
-            .unwrap_or(default),
+        base: base(keys, "rope.freq_base_swa")?.unwrap_or(default),
         scaling: RopeScaling::None,
         magnitude: 1.0,
         pairing: architecture.pairing,
@@ -267,7 +262,9 @@ fn scaling(
     let freqs = freqs.transpose()?.flatten();
     let long = long(keys, architecture, dims, trained)?;
     let attn_factor = keys.positive("rope.scaling.attn_factor")?.unwrap_or(1.0);
+    // Ollama writes an empty type, or `default`, for none.
     let kind = keys.text("rope.scaling.type")?;
+    let kind = kind.filter(|kind| !matches!(*kind, "" | "default"));
     // As in llama.cpp: a factor of 0 means none, and a factor without a type is linear. Old files use another key for
     // it.
     let factor = match kind {

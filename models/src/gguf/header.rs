@@ -11,7 +11,7 @@ use std::path::Path;
 
 use kept_kernels::mapped::MappedFile;
 
-use super::{Gguf, reader};
+use super::{Gguf, ollama, reader};
 use crate::{Config, ModelError, OpenOptions, tokenizer};
 
 /// Prefix lengths to read, in bytes, until the header is complete. The first suffices to refuse an unsupported
@@ -106,7 +106,7 @@ impl Header {
 /// A [`Gguf`] over the first bytes of a file, without tensor data.
 fn gguf(bytes: &[u8], header: Gguf) -> std::io::Result<Gguf> {
     let files = vec![MappedFile::from_bytes(bytes)?];
-    Ok(Gguf { files, ..header })
+    Ok(ollama::translate(Gguf { files, ..header }))
 }
 
 fn supported(gguf: &Gguf) -> Result<(), ModelError> {

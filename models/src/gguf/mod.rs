@@ -4,7 +4,7 @@
 //! size before use, allocations are bounded by the bytes that the file holds, and every defect is returned as a
 //! [`ModelError`]. Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 //!
-//! This module has no knowledge of architectures; [`crate::Config`] and [`crate::Model`] interpret keys and tensors.
+//! [`crate::Config`] and [`crate::Model`] interpret keys and tensors; here only `ollama.rs` knows architectures.
 //!
 //! ```text
 //! "GGUF" | version u32 | tensors u64 | pairs u64
@@ -14,6 +14,7 @@
 //! ```
 
 mod header;
+mod ollama;
 mod reader;
 mod split;
 mod types;
@@ -57,6 +58,8 @@ pub struct Gguf {
     version: u32,
     metadata: HashMap<String, Value>,
     tensors: HashMap<String, TensorInfo>,
+    /// Bytes of tensors that a text model does not use.
+    unused_bytes: u64,
 }
 
 impl Gguf {
@@ -68,7 +71,7 @@ impl Gguf {
     pub fn open(path: &Path) -> Result<Gguf, ModelError> {
         let file = map(path)?;
         let parts = reader::read(file.bytes())?;
-        split::open(path, file, parts)
+        split::open(path, file, parts).map(ollama::translate)
     }
 
     /// The mapped file that holds `tensor`.
@@ -90,15 +93,22 @@ impl Gguf {
         self.version
     }
 
-    /// Total bytes of all tensors.
+    /// Total bytes of all tensors that are used.
     pub fn tensor_bytes(&self) -> u64 {
         self.tensors.values().map(|t| t.bytes as u64).sum()
+    }
+
+    /// Bytes of tensors that a text model does not use: encoders of images and of sound.
+    pub fn unused_bytes(&self) -> u64 {
+        self.unused_bytes
     }
 
     /// Bytes of the files besides the tensors: metadata with the vocabulary as it is written.
     pub fn bytes_besides_tensors(&self) -> u64 {
         let files = self.files.iter().map(|file| file.bytes().len() as u64);
-        files.sum::<u64>().saturating_sub(self.tensor_bytes())
+        files
+            .sum::<u64>()
+            .saturating_sub(self.tensor_bytes() + self.unused_bytes)
     }
 
     /// A tensor by name.
@@ -106,7 +116,7 @@ impl Gguf {
         self.tensors.get(name)
     }
 
-    /// All tensors, in no particular order.
+    /// All tensors that are used, in no particular order.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
         self.tensors.values()
     }

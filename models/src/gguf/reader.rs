@@ -56,6 +56,7 @@ pub(super) fn read_beginning(bytes: &[u8]) -> Result<(Gguf, usize), ModelError> 
         version,
         metadata,
         tensors: HashMap::new(),
+        unused_bytes: 0,
     };
     Ok((beginning, tensor_count))
 }
@@ -180,6 +181,7 @@ impl<'a> Cursor<'a> {
             version,
             metadata,
             tensors,
+            unused_bytes: 0,
         })
     }
 

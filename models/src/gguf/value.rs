@@ -53,6 +53,8 @@ pub enum Value {
     Signed(i64),
     /// Any floating-point number.
     Float(f64),
+    /// A string that stands for a missing or another one of the file.
+    Given(&'static str),
     /// True or false.
     Flag(bool),
     /// A string, as a byte range of the file; not yet checked to be UTF-8.
@@ -95,6 +97,7 @@ impl Value {
     pub(super) fn text<'a>(&self, file: &'a [u8]) -> Option<&'a str> {
         match self {
             Value::Text(range) => std::str::from_utf8(file.get(range.clone())?).ok(),
+            Value::Given(text) => Some(text),
             _ => None,
         }
     }
@@ -136,6 +139,7 @@ impl Value {
             Value::Signed(n) => n.to_string(),
             Value::Float(n) => n.to_string(),
             Value::Flag(flag) => flag.to_string(),
+            Value::Given(text) => format!("{text:?}"),
             Value::Text(range) => {
                 const SHOWN: usize = 80;
                 let bytes = file.get(range.clone()).unwrap_or_default();

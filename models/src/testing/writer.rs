@@ -130,6 +130,44 @@ impl GgufWriter {
         self
     }
 
+    /// Renames a tensor; one of a layer in all layers.
+    ///
+    /// # Panics
+    /// If there is no such tensor.
+    pub fn rename_tensor(&mut self, old: &str, new: &str) -> &mut Self {
+        let of_layers = format!(".{old}");
+        let mut found = false;
+        for (name, ..) in &mut self.tensors {
+            if name == old || (name.starts_with("blk.") && name.ends_with(&of_layers)) {
+                name.replace_range(name.len() - old.len().., new);
+                found = true;
+            }
+        }
+        assert!(found, "a tensor {old}");
+        self
+    }
+
+    /// Gives the architecture another name, in its keys too.
+    pub fn rename_architecture(&mut self, old: &str, new: &str) -> &mut Self {
+        let prefix = format!("{old}.");
+        for (key, _) in &mut self.metadata {
+            if key.starts_with(&prefix) {
+                key.replace_range(..old.len(), new);
+            }
+        }
+        self.set("general.architecture", MetaValue::Text(new.to_owned()))
+    }
+
+    /// Renames a metadata key.
+    ///
+    /// # Panics
+    /// If there is no such key.
+    pub fn rename(&mut self, old: &str, new: &str) -> &mut Self {
+        let found = self.metadata.iter_mut().find(|(key, _)| key == old);
+        new.clone_into(&mut found.expect("the key").0);
+        self
+    }
+
     /// Removes a tensor.
     pub fn remove_tensor(&mut self, name: &str) -> &mut Self {
         self.tensors.retain(|(n, ..)| n != name);

@@ -37,6 +37,7 @@ use pretokenize::ByteLevelRules;
 use sentencepiece::SentencePiece;
 use special_tokens::SpecialTokens;
 pub use stream_decoder::StreamDecoder;
+pub(crate) use vocabulary::EOS_IDS;
 use vocabulary::{Kind, Script, Vocabulary};
 
 /// A tokenized text.
@@ -78,7 +79,7 @@ struct LastDocument {
 const REMEMBERED: usize = 32 << 20;
 
 /// `tokenizer.ggml.model` of Gemma 4: SentencePiece's notation with BPE's list of merges.
-const GEMMA4: &str = "gemma4";
+pub(crate) const GEMMA4: &str = "gemma4";
 
 /// Tokenization algorithm.
 enum Merging {

@@ -48,6 +48,9 @@ const STRIKE_END: &str = "</s>";
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
 
+/// All tokens that end an answer, as Ollama's converter lists them.
+pub(crate) const EOS_IDS: &str = "tokenizer.ggml.eos_token_ids";
+
 pub(crate) struct Vocabulary {
     texts: Vec<Box<str>>,
     kinds: Vec<Kind>,
@@ -90,6 +93,12 @@ impl Vocabulary {
         let mut ends: Vec<u32> = eos.into_iter().collect();
         ends.extend(role("eot", None)?);
         ends.extend(role("eom", None)?);
+        let listed = gguf.wholes(EOS_IDS)?.unwrap_or_default().into_iter();
+        ends.extend(
+            listed
+                .filter(|&id| id < texts.len() as u64)
+                .map(|id| id as u32),
+        );
         // A token with a role is a control token, even if a converter typed it as text.
         for &id in ends.iter().chain(&bos) {
             kinds[id as usize] = Kind::Control;

@@ -11,11 +11,14 @@ use kept_models::{
     RopeTable,
 };
 
-const ALL: [&str; 19] = [
+const ALL: [&str; 22] = [
     "llama",
     "qwen2",
+    "qwen2vl",
     "qwen3",
     "qwen3moe",
+    "qwen3vl",
+    "qwen3vlmoe",
     "qwen35",
     "qwen35moe",
     "gpt-oss",

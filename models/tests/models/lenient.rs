@@ -185,25 +185,6 @@ fn scales_of_one_are_accepted_and_others_refused() {
     }
 }
 
-#[test]
-fn both_names_of_gemma_3_rope_bases_are_read() {
-    let config = |names: [&str; 2]| {
-        let model = changed("gemma3", |w| {
-            w.remove("gemma3.rope.freq_base");
-            w.set(names[0], MetaValue::Number(1_000_000.0));
-            w.set(names[1], MetaValue::Number(5_000.0));
-        });
-        model.unwrap().config().clone()
-    };
-    let ours = config(["gemma3.rope.freq_base", "gemma3.rope.freq_base_swa"]);
-    assert_eq!(ours.rope.base, 1_000_000.0);
-    let ollamas = [
-        "gemma3.rope.global.freq_base",
-        "gemma3.rope.local.freq_base",
-    ];
-    assert_eq!(config(ollamas), ours);
-}
-
 const TEXT: &str =
     "Hello world, and the order of 12 \u{1f642}.\n\n  He wore an <|im_end|> and a hat.";
 

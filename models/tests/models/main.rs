@@ -4,6 +4,7 @@ mod architectures;
 mod decoder;
 mod families;
 mod lenient;
+mod ollama;
 mod support;
 mod templates;
 mod tokenizer;
