@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::confined;
 use crate::found::Source;
 use crate::sniff::Sniffed;
-use crate::{DocumentError, Format, PageKind, Part, extract, passage, sniff, text};
+use crate::{
+    DocumentError, Format, Heading, PageKind, Part, extract, outline, passage, sniff, text,
+};
 
 /// The largest file that Kept opens, in bytes: 512 MiB.
 ///
@@ -130,6 +132,10 @@ pub struct Document {
     /// user.
     #[serde(default)]
     pub image_pages: Vec<u32>,
+    /// The headings that the file itself marks, by bookmarks or by larger letters. If there are none,
+    /// [`Document::outline`] finds headings by their form.
+    #[serde(default)]
+    pub headings: Vec<Heading>,
     /// The documents joined by [`Document::join`], in order; empty for a single file.
     #[serde(default)]
     pub parts: Vec<Part>,
@@ -149,6 +155,7 @@ impl Document {
             malformed: 0,
             unread_pages: Vec::new(),
             image_pages: Vec::new(),
+            headings: Vec::new(),
             parts: Vec::new(),
         }
     }
@@ -245,6 +252,7 @@ impl Document {
                     pages: found.pages,
                     unread_pages: found.unread,
                     image_pages: found.images,
+                    headings: found.headings,
                     ..Self::empty()
                 }
             }
@@ -263,6 +271,14 @@ impl Document {
             skipped_bytes: decoded.skipped_bytes,
             malformed: decoded.malformed,
             ..Self::empty()
+        }
+    }
+
+    /// The headings of this document, whose text is `text`.
+    pub fn outline(&self, text: &str) -> Vec<Heading> {
+        match self.headings.is_empty() {
+            true => outline::outline(text, &self.kind),
+            false => outline::shorten(self.headings.clone()),
         }
     }
 

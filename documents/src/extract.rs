@@ -95,6 +95,7 @@ pub(crate) fn read(name: &str, format: Format, bytes: &[u8]) -> Result<Found, Do
         pages,
         unread: Vec::new(),
         images: Vec::new(),
+        headings: Vec::new(),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Format, Page};
+use crate::{Format, Heading, Page};
 
 /// Separator between the pages of a PDF; it belongs to the page before it.
 pub(crate) const BETWEEN_PAGES: &str = "\n\n";
@@ -30,4 +30,6 @@ pub(crate) struct Found {
     pub unread: Vec<u32>,
     /// Numbers of the pages that show an image and have no text.
     pub images: Vec<u32>,
+    /// As in [`crate::Document::headings`].
+    pub headings: Vec<Heading>,
 }

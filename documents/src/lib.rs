@@ -30,7 +30,11 @@ mod passage;
 #[cfg_attr(not(feature = "pdf"), path = "no_pdf.rs")]
 mod pdf;
 #[cfg(feature = "pdf")]
+mod pdf_bookmarks;
+#[cfg(feature = "pdf")]
 mod pdf_content;
+#[cfg(feature = "pdf")]
+mod pdf_headings;
 #[cfg(feature = "pdf")]
 mod pdf_layout;
 mod recognise;

@@ -1,7 +1,7 @@
 //! The outline of a document: its headings, found by their form. No model is asked.
 //!
-//! Markdown marks its headings (`markdown`), and so does the text of office files, books and web pages. In prose and in
-//! the text of a PDF a heading is a line that looks like one (`marks`: "Chapter 4", "3.2 Notice period", "PREFACE") in
+//! Markdown marks its headings (`markdown`), and so does the text of office files, books and web pages. A PDF may have
+//! bookmarks or larger letters (`crate::pdf_headings`). In prose and in other PDFs a heading is a line that looks like one (`marks`: "Chapter 4", "3.2 Notice period", "PREFACE") in
 //! the right surroundings (`prose`), and that agrees with the other headings (`select`): entries of a contents page,
 //! list items and running headers are none. A line that is missed costs a click, a wrong one costs trust in all others,
 //! so doubtful lines are left out.
@@ -20,15 +20,17 @@ mod rows;
 mod select;
 mod title;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Format, Kind};
 
 /// The most headings of an outline.
 const MAX_HEADINGS: usize = 500;
 /// The longest title, in characters.
-const MAX_TITLE_CHARS: usize = 120;
+pub(crate) const MAX_TITLE_CHARS: usize = 120;
 
 /// A heading of a document.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heading {
     /// Depth, from 1.
     pub level: u8,
@@ -95,7 +97,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> + Clone {
 }
 
 /// `title` in one line without marks of emphasis and a final full stop or colon, cut to [`MAX_TITLE_CHARS`] characters.
-fn tidy(title: &str) -> String {
+pub(crate) fn tidy(title: &str) -> String {
     let words: Vec<&str> = title.split_whitespace().collect();
     let line = words.join(" ");
     let mut title = line.trim_matches(['_', '=', '*', ' ']);

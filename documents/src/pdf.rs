@@ -16,6 +16,8 @@ use pdf_extract::{
 };
 
 use crate::found::{BETWEEN_PAGES, Found};
+use crate::pdf_bookmarks::{self, Bookmark};
+use crate::pdf_headings::{self, Sizes};
 use crate::{DocumentError, Page, guarded, pdf_content, pdf_layout, running_heads};
 
 /// Timeout for loading the file, and for each page. A page takes milliseconds; the margin is for slow machines.
@@ -31,6 +33,7 @@ const MAX_OBJECT_NUMBER: u32 = 1 << 30;
 enum Progress {
     Loaded {
         pages: usize,
+        bookmarks: Vec<Bookmark>,
     },
     /// The page's text, and whether it may show an image.
     Page(Result<(pdf_layout::PageText, bool), ()>),
@@ -74,7 +77,10 @@ fn receive(
     let mut count = None;
     while count != Some(received.pages.len()) {
         match receiver.recv_timeout(TIMEOUT) {
-            Ok(Progress::Loaded { pages }) => count = Some(pages),
+            Ok(Progress::Loaded { pages, bookmarks }) => {
+                count = Some(pages);
+                received.bookmarks = bookmarks;
+            }
             Ok(Progress::Page(page)) => {
                 received.add(page);
                 if received.bytes > MAX_TEXT_BYTES {
@@ -123,13 +129,16 @@ struct Received {
     images: Vec<u32>,
     letters: usize,
     nameless: usize,
+    /// Sizes of the letters of each page.
+    sizes: Vec<Sizes>,
+    bookmarks: Vec<Bookmark>,
 }
 
 impl Received {
     /// Appends the next page; `Err` if it could not be read.
     fn add(&mut self, page: Result<(pdf_layout::PageText, bool), ()>) {
         let number = self.pages.len() as u32 + 1;
-        let mut text = String::new();
+        let (mut text, mut sizes) = (String::new(), Sizes::new());
         match page {
             Ok((page, has_image)) => {
                 if has_image && page.text.trim().is_empty() {
@@ -138,15 +147,17 @@ impl Received {
                 self.bytes += page.text.len();
                 self.letters += page.letters;
                 self.nameless += page.nameless;
-                text = page.text;
+                (text, sizes) = (page.text, page.sizes);
             }
             Err(()) => self.unread.push(number),
         }
         self.pages.push(text);
+        self.sizes.push(sizes);
     }
 
     /// The pages as one text.
     fn joined(&mut self) -> Found {
+        let large = pdf_headings::large_lines(&self.pages, &self.sizes);
         running_heads::remove(&mut self.pages);
         let mut found = Found {
             unread: std::mem::take(&mut self.unread),
@@ -165,6 +176,8 @@ impl Received {
                 range: start..found.text.len(),
             });
         }
+        let bookmarks = std::mem::take(&mut self.bookmarks);
+        found.headings = pdf_headings::headings(&found.text, &found.pages, bookmarks, large);
         found
     }
 
@@ -199,10 +212,11 @@ fn extract(bytes: &[u8], password: Option<&str>, sender: &Sender<Progress>, stop
         }
     };
     let pages: Vec<ObjectId> = pdf.page_iter().collect();
-    if sender
-        .send(Progress::Loaded { pages: pages.len() })
-        .is_err()
-    {
+    let loaded = Progress::Loaded {
+        pages: pages.len(),
+        bookmarks: pdf_bookmarks::bookmarks(&pdf, &pages),
+    };
+    if sender.send(loaded).is_err() {
         return;
     }
     let most = MAX_TEXT_BYTES;

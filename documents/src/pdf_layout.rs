@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pdf_extract::{MediaBox, OutputDev, OutputError, Transform};
 use unicode_normalization::char::compose;
 
+use crate::pdf_headings::Sizes;
+
 /// Minimum width of a space, in em. Kerning is smaller; the tightest justified spaces are larger.
 const SPACE: f64 = 0.12;
 /// Minimum distance between table cells, in em.
@@ -56,6 +58,8 @@ pub(crate) struct PageText {
     pub letters: usize,
     /// Characters among `letters` that the font does not map to Unicode.
     pub nameless: usize,
+    /// Sizes of the letters.
+    pub sizes: Sizes,
 }
 
 /// The position of a glyph, in points.
@@ -106,6 +110,7 @@ impl<'a> Layout<'a> {
             text: String::new(),
             letters: 0,
             nameless: 0,
+            sizes: Sizes::new(),
         };
         Self {
             page,
@@ -309,6 +314,10 @@ impl OutputDev for Layout<'_> {
             return Ok(());
         }
         self.move_to(&next);
+        let size = (em * 10.0).round() as u32;
+        if self.page.sizes.last().is_none_or(|last| last.1 != size) {
+            self.page.sizes.push((self.page.text.len(), size));
+        }
         self.write(glyph);
         self.last = Some((next, glyph.to_owned()));
         Ok(())

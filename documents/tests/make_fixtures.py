@@ -15,6 +15,7 @@ import zlib
 
 from PIL import Image, ImageDraw, ImageFont
 from pypdf import PdfReader, PdfWriter
+from pypdf.generic import NameObject
 from reportlab.lib.pagesizes import A5
 from reportlab.lib.styles import ParagraphStyle
 from reportlab.pdfbase import pdfmetrics
@@ -260,6 +261,58 @@ def scans():
     mixed.write(HERE / "text-and-scan.pdf")
 
 
+BOOK = [  # level, heading, bookmark or None if it is the heading
+    (1, "The Keeper of the Archive", None),
+    (2, "Notes . . . . . . . . . . . . . . . . . . . . 4", None),  # not a heading: an entry of a contents page
+    (3, "Ada Ferrow, Jon Marsh", None),  # not a heading: the authors
+    (2, "1 The shelves", "The shelves"),
+    (3, "How they were measured", None),
+    (2, "2 A second story of the house that the keeper wrote down in the winter", None),
+    (3, "What the mason said", "An entry that no line has"),
+    (2, "Notes", None),
+]
+
+
+def headed():
+    """The same book with bookmarks and without: headings in larger letters, a running head in the largest."""
+    body = ParagraphStyle("body", fontName="Times-Roman", fontSize=10, leading=12, spaceAfter=8)
+    sizes = {1: 18, 2: 14, 3: 12}
+    text = "She counted the shelves again, wrote the number in the margin, and went down to the river. " * 6
+    for name, marked in [("headings.pdf", False), ("bookmarks.pdf", True)]:
+        def head(page, document):
+            page.setFont("Times-Roman", 20)
+            page.drawString(40, A5[1] - 20, "Archive")
+
+        class Book(BaseDocTemplate):
+            def afterFlowable(self, flowable):
+                if marked and (entry := getattr(flowable, "entry", None)):
+                    level, title = entry
+                    self.canv.bookmarkPage(title)
+                    self.canv.addOutlineEntry(title, title, level - 1)
+
+        book = Book(str(HERE / name), pagesize=A5, invariant=1, topMargin=40, bottomMargin=40)
+        book.addPageTemplates(PageTemplate("page", [Frame(30, 30, A5[0] - 60, A5[1] - 80)], onPage=head))
+        story = []
+        for level, title, mark in BOOK:
+            size = sizes[level]
+            style = ParagraphStyle("heading", fontName="Times-Bold", fontSize=size, leading=size * 1.2, spaceAfter=8)
+            flowable = Paragraph(title, style)
+            if not title.startswith("Ada") and ". . ." not in title:
+                flowable.entry = (level, mark or title)
+            story.append(flowable)
+            if level > 1:
+                story += [Paragraph(text, body)] * 5
+        book.build(story)
+    # The entries in a circle, and one that leads to a name.
+    writer = PdfWriter(HERE / "bookmarks.pdf")
+    first = writer._root_object["/Outlines"]["/First"]
+    last = first["/First"]
+    while "/Next" in last:
+        last = last["/Next"]
+    last[NameObject("/Next")] = first.indirect_reference
+    writer.write(HERE / "bookmarks-circle.pdf")
+
+
 def others():
     Image.new("L", (4, 4), 9).save(HERE / "picture.png")
     import zipfile
@@ -275,5 +328,6 @@ if __name__ == "__main__":
     hand_written()
     locked()
     scans()
+    headed()
     others()
     print(sum(f.stat().st_size for f in HERE.iterdir()), "bytes")

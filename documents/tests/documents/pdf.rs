@@ -116,6 +116,60 @@ fn columns_are_read_in_order() {
     assert!(words.find("Every shelf").unwrap() < right, "{words}");
 }
 
+/// Level, title, and the line at its place.
+fn headings(name: &str) -> Vec<(u8, String, String)> {
+    let document = open(name);
+    let line = |start: usize| document.text[start..].lines().next().unwrap().to_owned();
+    let found = document.outline(&document.text).into_iter();
+    found
+        .map(|heading| (heading.level, heading.title, line(heading.start)))
+        .collect()
+}
+
+const BOOK: [(u8, &str, &str); 6] = [
+    (1, "The Keeper of the Archive", "The Keeper of the Archive"),
+    (2, "1 The shelves", "1 The shelves"),
+    (3, "How they were measured", "How they were measured"),
+    (
+        2,
+        "2 A second story of the house that the keeper wrote down in the winter",
+        "2 A second story of the house that the keeper wrote down",
+    ),
+    (3, "What the mason said", "What the mason said"),
+    (2, "Notes", "Notes"),
+];
+
+/// The running head in the largest letters and the authors below the title are no headings.
+#[test]
+fn lines_in_larger_letters_are_headings() {
+    let expected = BOOK.map(|(level, title, line)| (level, title.to_owned(), line.to_owned()));
+    assert_eq!(headings("headings.pdf"), expected);
+}
+
+/// A bookmark leads to the line with its title, also after a number, or to its page.
+#[test]
+fn bookmarks_are_headings() {
+    for name in ["bookmarks.pdf", "bookmarks-circle.pdf"] {
+        let found = headings(name);
+        let titles: Vec<_> = found
+            .iter()
+            .map(|(level, title, _)| (*level, title.as_str()))
+            .collect();
+        let expected = BOOK.map(|(level, title, _)| match title {
+            "1 The shelves" => (level, "The shelves"),
+            "What the mason said" => (level, "An entry that no line has"),
+            title => (level, title),
+        });
+        assert_eq!(titles, expected, "{name}");
+        for ((_, title, line), (_, _, own)) in found.iter().zip(BOOK) {
+            assert!(
+                line == own || title == "An entry that no line has",
+                "{name}: {line}"
+            );
+        }
+    }
+}
+
 #[test]
 fn table_cells_are_separated_by_tabs() {
     assert_eq!(

@@ -15,12 +15,13 @@ fn facts_that_earlier_versions_stored_are_read() {
         let mut part = json!({"document": facts("a", kind), "start": start, "end": end});
         part["document"]["image_pages"] = json!([]);
         part["document"]["parts"] = json!([]);
+        part["document"]["headings"] = json!([]);
         part
     };
     let mut joined = facts("a + b", "text");
     joined["image_pages"] = json!([2, 5]);
     joined["parts"] = json!([part("pdf", 0, 9), part("DOCX", 10, 20)]);
-    // The first versions had neither pages of images nor parts.
+    // The first versions had neither pages of images nor headings nor parts.
     for (facts, parts) in [(joined, 2), (facts("a", "pdf"), 0)] {
         let mut earlier = facts.clone();
         earlier["notes"] = json!(["page 3 is damaged"]);

@@ -22,7 +22,7 @@ const DULL: &str = "\
 /// The headings of a document with this `text`. The headings of several documents follow the name of each.
 pub(super) fn headings(info: &Document, text: &str) -> Vec<Heading> {
     if info.parts.is_empty() {
-        return documents::outline(text, &info.kind);
+        return info.outline(text);
     }
     let mut all = Vec::new();
     for part in &info.parts {
@@ -32,7 +32,7 @@ pub(super) fn headings(info: &Document, text: &str) -> Vec<Heading> {
             start: part.range.start,
         });
         let own = text.get(part.range.clone()).unwrap_or("");
-        let found = documents::outline(own, &part.document.kind);
+        let found = part.document.outline(own);
         all.extend(found.into_iter().map(|heading| Heading {
             start: part.range.start + heading.start,
             ..heading
