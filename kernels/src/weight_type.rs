@@ -57,6 +57,10 @@ weight_types! {
     Q5_1 "Q5_1" = 7: 32 in 24 Q5_1;
     /// 8 bits.
     Q8_0 "Q8_0" = 8: 32 in 34 Q8_0;
+    /// A sign for each number.
+    Q1_0 "Q1_0" = 41: 128 in 18;
+    /// -1, 0, 1 or 2, four to a byte.
+    Q2_0 "Q2_0" = 42: 64 in 18;
     /// 2 bits with minima.
     Q2K "Q2_K" = 10: 256 in 84 Q2K;
     /// 3 bits.

@@ -1,4 +1,4 @@
-"""A model with matrices of every type that the `gguf` package reads but does not write (IQ, TQ), and of MXFP4: its blocks
+"""A model with matrices of every type that the `gguf` package does not write (IQ, TQ, Q1_0), and of MXFP4: its blocks
 by llama.cpp's quantiser, its logits by transformers from the weights as read, and llama.cpp's log-probabilities.
 """
 
@@ -18,16 +18,28 @@ from llama_cpp import Llama
 from tiny import Tiny
 
 HERE = Path(__file__).parent
-TYPES = ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "MXFP4"]
+TYPES = ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "MXFP4", "Q1_0"]
 # The blocks of most of these types have 256 weights of a row.
 MODEL = Tiny("quantised", heads=4, kv_heads=2, head_dim=64, layers=2, tied=False, rope=tiny.PLAIN, width=256, hidden=256)
 LENGTHS = [8, 16, 24, 32, 48, 64, 80, 96]
 
 
+LIBRARY = ctypes.CDLL(str(next(Path(xllamacpp.__file__).parent.glob("*.so"))))
+
+
+def dequantise(blocks: np.ndarray, kind: Type, shape: tuple[int, int]) -> np.ndarray:
+    """By the `gguf` package, or by llama.cpp where the package does not read the type."""
+    if kind != Type.Q1_0:
+        return gguf.quants.dequantize(blocks, kind).astype(np.float32)
+    numbers, read = np.zeros(shape, np.float32), LIBRARY.dequantize_row_q1_0
+    read.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+    read(blocks.ctypes.data, numbers.ctypes.data, numbers.size)
+    return numbers
+
+
 def quantiser():
     """llama.cpp's `ggml_quantize_chunk`, which the Python package exports."""
-    library = next(Path(xllamacpp.__file__).parent.glob("*.so"))
-    chunk = ctypes.CDLL(str(library)).ggml_quantize_chunk
+    chunk = LIBRARY.ggml_quantize_chunk
     chunk.restype = ctypes.c_size_t
     pointer, count = ctypes.c_void_p, ctypes.c_int64
     chunk.argtypes = [ctypes.c_int, pointer, pointer, count, count, count, pointer]
@@ -59,7 +71,7 @@ def make() -> None:
             number += 1
             # As wide as trained weights: the types have few levels.
             made = quantise(0.25 * weight.numpy(), kind)
-            weight.copy_(torch.from_numpy(gguf.quants.dequantize(made, kind).astype(np.float32)))
+            weight.copy_(torch.from_numpy(dequantise(made, kind, tuple(weight.shape))))
             blocks[name] = kind, made
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "plain.gguf"

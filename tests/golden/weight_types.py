@@ -1,13 +1,15 @@
-"""Every storage type of weights: random blocks, and their numbers as the `gguf` package reads them.
+"""Every storage type of weights: random blocks, and their numbers as the `gguf` package reads them, or llama.cpp.
 
 Also writes the lists of vectors that the types IQ1 to IQ3 index to `kernels/src/quantised/lists.bin`, 16 bits for each
 vector.
 """
 
+import ctypes
 from pathlib import Path
 
 import gguf
 import numpy as np
+import xllamacpp
 from gguf import quants
 from safetensors.numpy import save_file
 
@@ -16,6 +18,9 @@ LISTS = HERE / "../../kernels/src/quantised/lists.bin"
 BLOCKS = 4
 TYPES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS",
          "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "MXFP4"]
+
+# Types that the package does not read: numbers in a block, and bytes of it.
+OTHERS = {"Q1_0": (128, 18), "Q2_0": (64, 18)}
 
 
 def packed(kind, bits: int) -> np.ndarray:
@@ -60,6 +65,16 @@ def make() -> None:
         made = blocks(kind, rng, BLOCKS)
         numbers = quants.dequantize(made, kind).astype(np.float32)
         assert np.isfinite(numbers).all()
+        found |= {f"{name}.blocks": made, f"{name}.numbers": numbers}
+    library = ctypes.CDLL(str(next(Path(xllamacpp.__file__).parent.glob("*.so"))))
+    for name, (count, size) in OTHERS.items():
+        made = rng.integers(0, 256, (BLOCKS, size), dtype=np.uint8)
+        drawn = rng.uniform(0.001, 0.02, BLOCKS) * rng.choice([-1, 1], BLOCKS)
+        made[:, :2] = drawn.astype("<f2").view(np.uint8).reshape(BLOCKS, 2)
+        numbers = np.zeros((BLOCKS, count), np.float32)
+        read = getattr(library, f"dequantize_row_{name.lower()}")
+        read.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+        read(made.ctypes.data, numbers.ctypes.data, numbers.size)
         found |= {f"{name}.blocks": made, f"{name}.numbers": numbers}
     save_file(found, HERE / "weight_types.safetensors")
 

@@ -5,7 +5,9 @@
 //! There every format is multiplied in registers (`x86`, `x86_of_256`, `x86_of_lists`), and on ARM64 by one loop
 //! (`neon`); without byte vector instructions all use their description in `format.rs` or `lists.rs`.
 
-use super::format::{Format, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Unpacked};
+use super::format::{
+    Format, Q1_0, Q2_0, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Unpacked,
+};
 use super::ints::ByteLevel;
 use super::lists::{
     Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Nl, Iq4Xs, Mxfp4, Tq1_0, Tq2_0,
@@ -13,7 +15,7 @@ use super::lists::{
 use super::rows::{BLOCK, Row};
 #[cfg(target_arch = "x86_64")]
 use {
-    x86::blocks_of_32,
+    x86::{blocks_of_32, one_scale},
     x86_of_256::{iq4_xs, nibbles_of_256, pairs_of_256, q6_k, ternary},
     x86_of_lists::listed,
 };
@@ -111,6 +113,7 @@ macro_rules! in_registers {
 
 in_registers! {
     blocks_of_32: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Iq4Nl, Mxfp4;
+    one_scale: Q1_0, Q2_0;
     pairs_of_256: Q2K, Q3K;
     nibbles_of_256: Q4K, Q5K;
     q6_k: Q6K;

@@ -156,6 +156,24 @@ formats! {
             *quant = byte ^ 0x80;
         }
     };
+    /// `f16 d, 128 bits`: number = d, or -d where the bit is 0.
+    Q1_0: 128 numbers in 18 bytes, group 32, offset 1, mins false, |block, into| {
+        into.scales[..4].fill(half_at(block, 0));
+        for (quants, bits) in into.quants[..128].chunks_exact_mut(8).zip(&block[2..]) {
+            for (i, quant) in quants.iter_mut().enumerate() {
+                *quant = (bits >> i & 1) << 1;
+            }
+        }
+    };
+    /// `f16 d, 16 bytes of bit pairs`: number = d * (q - 1).
+    Q2_0: 64 numbers in 18 bytes, group 32, offset 1, mins false, |block, into| {
+        into.scales[..2].fill(half_at(block, 0));
+        for (quants, pairs) in into.quants[..64].chunks_exact_mut(4).zip(&block[2..]) {
+            for (i, quant) in quants.iter_mut().enumerate() {
+                *quant = pairs >> (2 * i) & 3;
+            }
+        }
+    };
     /// `16 bytes of scale and minimum (low and high nibble), 64 bytes of bit pairs, f16 d, f16 dmin`.
     Q2K: 256 numbers in 84 bytes, group 16, offset 0, mins true, |block, into| {
         let (d, dmin) = (half_at(block, 80), half_at(block, 82));

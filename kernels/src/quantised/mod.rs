@@ -29,7 +29,7 @@ use crate::stop::{Stop, Stopped};
 use crate::threads::{SharedMut, for_each_range};
 use crate::weight_type::WeightType;
 use dot::{Dots, ROWS};
-use format::{Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+use format::{Q1_0, Q2_0, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use ints::{ByteLevel, byte_level};
 use lists::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Nl, Iq4Xs, Mxfp4, Tq1_0, Tq2_0};
 pub use rows::QuantisedRows;
@@ -66,7 +66,7 @@ type Kernel = unsafe fn(ByteLevel, &Part<'_>, Range<usize>, &QuantisedRows);
 macro_rules! with_format {
     ($kind:expr, $function:ident) => {
         with_format!($kind, $function:
-            Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2K Q3K Q4K Q5K Q6K
+            Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q1_0 Q2_0 Q2K Q3K Q4K Q5K Q6K
             Iq1S Iq1M Iq2Xxs Iq2Xs Iq2S Iq3Xxs Iq3S Iq4Nl Iq4Xs Tq1_0 Tq2_0 Mxfp4)
     };
     ($kind:expr, $function:ident: $($format:ident)*) => {

@@ -217,6 +217,7 @@ fn file_type(number: u64) -> Option<String> {
         (37, "TQ2_0"),
         (38, "MXFP4_MOE"),
         (39, "NVFP4"),
+        (40, "Q1_0"),
     ];
     let named = NAMES.iter().find(|(known, _)| *known == number);
     named.map(|(_, name)| (*name).to_owned())

@@ -4,7 +4,7 @@
 use std::arch::aarch64::*;
 
 use super::super::format::{
-    Format, MAX_GROUPS, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Unpacked,
+    Format, MAX_GROUPS, Q1_0, Q2_0, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Unpacked,
 };
 use super::super::lists::{
     FP4, HALF_POWERS, IQ4, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Nl, Iq4Xs, Mxfp4,
@@ -344,5 +344,5 @@ macro_rules! in_memory {
 }
 
 in_memory! {
-    Q2K Q3K Iq1S Iq1M Iq2Xxs Iq2Xs Iq2S Iq3Xxs Iq3S Tq1_0 Tq2_0
+    Q1_0 Q2_0 Q2K Q3K Iq1S Iq1M Iq2Xxs Iq2Xs Iq2S Iq3Xxs Iq3S Tq1_0 Tq2_0
 }

@@ -1,8 +1,9 @@
-//! Dot products in registers: 32 numbers per vector, with or without VNNI. Formats of blocks of 32 numbers.
+//! Dot products in registers: 32 numbers per vector, with or without VNNI. Formats of blocks of 32 numbers, and of few
+//! bits with one scale.
 
 use std::arch::x86_64::*;
 
-use super::super::format::{Format, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+use super::super::format::{Format, Q1_0, Q2_0, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 use super::super::lists::{FP4, HALF_POWERS, IQ4, Iq4Nl, Mxfp4};
 use super::{BLOCK, ROWS, Row};
 use crate::x86::sum4;
@@ -249,5 +250,93 @@ unsafe fn nibbles(at: *const u8) -> __m256i {
         let both = _mm_loadu_si128(at.cast());
         let high = _mm_srli_epi16::<4>(both);
         _mm256_and_si256(_mm256_set_m128i(high, both), _mm256_set1_epi8(15))
+    }
+}
+
+/// A format of blocks of a scale and then 64 or 128 numbers.
+pub(super) trait OneScale: Format {
+    /// Unpacks numbers `32 * n..32 * n + 32` of a block to signed bytes.
+    ///
+    /// # Safety
+    /// Needs AVX2, and a whole block at `at` with these numbers.
+    unsafe fn weights(at: *const u8, n: usize) -> __m256i;
+}
+
+#[inline(always)]
+pub(super) unsafe fn one_scale<F: OneScale, const VNNI: bool>(
+    rows: [&[u8]; ROWS],
+    input: Row<'_>,
+) -> [f32; ROWS] {
+    let each = F::BLOCK_SIZE / BLOCK;
+    // SAFETY: the caller guarantees the instructions; rows and input have the same number of whole blocks.
+    unsafe {
+        let mut found = [_mm256_setzero_ps(); ROWS];
+        for (found, row) in found.iter_mut().zip(rows) {
+            let mut both = [_mm256_setzero_ps(); 2];
+            let mut at = row.as_ptr();
+            for block in 0..input.scales.len() / each {
+                prefetch(at);
+                let d = half(at);
+                for n in 0..each {
+                    let thirty_two = block * each + n;
+                    let x = load(input.bytes.as_ptr().add(thirty_two * BLOCK).cast());
+                    let products = _mm256_cvtepi32_ps(signed::<VNNI>(F::weights(at, n), x));
+                    let scale = _mm256_set1_ps(d * *input.scales.get_unchecked(thirty_two));
+                    both[n % 2] = _mm256_fmadd_ps(products, scale, both[n % 2]);
+                }
+                at = at.add(F::BYTES);
+            }
+            *found = _mm256_add_ps(both[0], both[1]);
+        }
+        sum4(found)
+    }
+}
+
+impl OneScale for Q1_0 {
+    #[inline(always)]
+    unsafe fn weights(at: *const u8, n: usize) -> __m256i {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let set = expand_bits(at.add(2 + 4 * n).cast::<u32>().read_unaligned());
+            let two = _mm256_and_si256(set, _mm256_set1_epi8(2));
+            _mm256_sub_epi8(two, _mm256_set1_epi8(1))
+        }
+    }
+}
+
+impl OneScale for Q2_0 {
+    #[inline(always)]
+    unsafe fn weights(at: *const u8, n: usize) -> __m256i {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let packed = _mm256_set1_epi64x(at.add(2 + 8 * n).cast::<i64>().read_unaligned());
+            // Each byte four times.
+            let spread = _mm256_setr_epi32(
+                0,
+                0x0101_0101,
+                0x0202_0202,
+                0x0303_0303,
+                0x0404_0404,
+                0x0505_0505,
+                0x0606_0606,
+                0x0707_0707,
+            );
+            let bytes = _mm256_shuffle_epi8(packed, spread);
+            // The first two numbers of a byte are in its low nibble, the other two in its high one.
+            let high = _mm256_srli_epi16::<4>(bytes);
+            let nibbles = _mm256_blend_epi16::<0b1010_1010>(bytes, high);
+            let nibbles = _mm256_and_si256(nibbles, _mm256_set1_epi8(15));
+            let list = |numbers: [i8; 16]| {
+                let numbers = _mm_loadu_si128(numbers.as_ptr().cast());
+                _mm256_broadcastsi128_si256(numbers)
+            };
+            let first = list([-1, 0, 1, 2, -1, 0, 1, 2, -1, 0, 1, 2, -1, 0, 1, 2]);
+            let second = list([-1, -1, -1, -1, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]);
+            _mm256_blendv_epi8(
+                _mm256_shuffle_epi8(first, nibbles),
+                _mm256_shuffle_epi8(second, nibbles),
+                _mm256_set1_epi16(0xff00_u16.cast_signed()),
+            )
+        }
     }
 }
