@@ -10,6 +10,7 @@
 //! qwen2     halves             q, k, v                         SiLU
 //! qwen3     halves             optional    yes                 SiLU
 //! qwen3moe  halves             optional    yes                 SiLU
+//! glm4      neighbours yes     optional              yes       SiLU                            partial
 //! qwen..vl  as qwen2, qwen3 and qwen3moe: the three positions of a token of text are the same
 //! qwen35    halves             optional    yes                 SiLU        3 of 4 recurrent    partial
 //! gpt-oss   halves             all                             bounded     every other         YaRN, bounds not whole

@@ -260,7 +260,8 @@ fn unsupported_features_are_refused_by_name() {
         );
     }
     let error = error_of(|w| {
-        w.set("llama.expert_count", MetaValue::Whole(8));
+        w.rename_architecture("llama", "qwen2");
+        w.set("qwen2.expert_count", MetaValue::Whole(8));
     });
     assert!(
         error.to_string().contains("experts are not supported"),
@@ -347,7 +348,10 @@ fn bad_metadata_values_are_refused() {
         ("llama.rope.dimension_count", MetaValue::Whole(15)),
         ("llama.rope.dimension_count", MetaValue::Whole(64)),
         ("llama.rope.freq_base", MetaValue::Number(0.0)),
-        ("llama.expert_count", MetaValue::Whole(8)),
+        (
+            "llama.embedding_length_per_layer_input",
+            MetaValue::Whole(8),
+        ),
         ("llama.attn_logit_softcapping", MetaValue::Number(50.0)),
         ("llama.rope.scaling.attn_factor", MetaValue::Number(0.0)),
         ("llama.attention.causal", MetaValue::Flag(false)),

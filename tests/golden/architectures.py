@@ -57,7 +57,7 @@ class Shape:
 
     @property
     def arch_in_file(self) -> str:
-        return {"gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "ministral3": "mistral3",
+        return {"mixtral": "llama", "gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "ministral3": "mistral3",
                 "olmo3": "olmo2", "lfm2_moe": "lfm2moe", "granitemoeshared": "granitemoe",
                 "granitemoehybrid": "granitehybrid"}.get(self.arch, self.arch)
 
@@ -126,6 +126,10 @@ SHAPES = [
                 "attention.sliding_window": WINDOW}),
     Shape("qwen2", {"rope_parameters": PLAIN}, head_dim=8),
     Shape("qwen3", {"rope_parameters": PLAIN}),
+    Shape("mixtral", {"rope_parameters": PLAIN, "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": None},
+          keys={"expert_count": 6, "expert_used_count": 2}),
+    Shape("glm4", {"rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}, "attention_bias": True, "pad_token_id": 0},
+          keys={"rope.dimension_count": 8}),
     Shape("qwen3moe", {"rope_parameters": PLAIN, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
                        "norm_topk_prob": True},
           keys={"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 24}),
@@ -207,7 +211,7 @@ SHAPES = [
           keys={"attention.head_count_kv": [0, 0, 2, 0, 2], "shortconv.l_cache": 4, "leading_dense_block_count": 2,
                 "expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 24, "expert_gating_func": 2}),
 ]
-CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText",
+CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "glm4": "Glm4", "mixtral": "Mixtral", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText",
            "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
            "gemma4": "Gemma4Text", "smollm3": "SmolLM3", "ministral3": "Ministral3", "granite": "Granite", "olmo3": "Olmo3",
            "lfm2": "Lfm2", "lfm2_moe": "Lfm2Moe", "granitemoeshared": "GraniteMoeShared",
@@ -271,7 +275,7 @@ LFM2_PARTS = {"operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "self_attn.o
               "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up", "feed_forward.gate": "ffn_gate_inp"}
 SANDWICH = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
             "post_feedforward_layernorm": "post_ffw_norm"}
-
+GLM4_PARTS = {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"}
 
 GEMMA4_PARTS = SANDWICH | {
     "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
@@ -290,6 +294,8 @@ def tensors(shape: Shape, model):
     parts = PARTS | (SANDWICH if gemma or shape.arch == "olmo3" else {}) | (GEMMA4_PARTS if shape.arch == "gemma4" else {})
     if shape.arch.startswith("lfm2"):
         parts = PARTS | LFM2_PARTS
+    if shape.arch == "glm4":
+        parts = PARTS | GLM4_PARTS
     if shape.arch == "gpt_oss" or qwen35:
         parts = parts | {"post_attention_layernorm": "post_attention_norm"}
     for name, weight in model.state_dict().items():
@@ -329,7 +335,7 @@ def tensors(shape: Shape, model):
                 yield f"blk.{layer}.attn_sinks.weight", data
                 continue
             heads = {"self_attn.q_proj": shape.heads, "self_attn.k_proj": shape.kv_heads}.get(part)
-            if heads and shape.arch.startswith(("llama", "smollm3", "ministral3", "granite")):
+            if heads and shape.arch.startswith(("llama", "mixtral", "smollm3", "ministral3", "granite")):
                 matrix = tiny.neighbouring_pairs(data.reshape(len(data), -1), heads)
                 data = matrix.reshape(data.shape)
             if kind == "expert_bias":
@@ -550,6 +556,10 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
 
         mistakes["weights that do not sum to one"] = routers(lambda gate: setattr(gate, "norm_topk_prob", False))
         mistakes["one expert less"] = routers(lambda gate: setattr(gate, "top_k", 2))
+    if shape.arch == "glm4":
+        mistakes |= {f"no {x} bias": each(f"{x}_proj.bias", 0.0) for x in ("q", "k", "v")}
+        mistakes |= {f"no {x}": each(x, 1.0) for x in ("post_self_attn_layernorm", "post_mlp_layernorm")}
+        mistakes["every number rotated"] = inv_freq("inv_freq", lambda m: 10 * m.model.rotary_emb.inv_freq)
     if shape.arch in ("qwen3", "qwen3moe", "gemma3"):
         one = 0.0 if shape.arch == "gemma3" else 1.0
         mistakes |= {f"no {x} norm": each(f"{x}_norm", one) for x in ("q", "k")}
@@ -566,7 +576,9 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         mistakes["scale of the head"] = lambda m: [
             setattr(x.self_attn, "scaling", 0.25) for x in m.model.layers if getattr(x, "self_attn", None)]
         mistakes["residual not scaled"] = lambda m: [setattr(x, "residual_multiplier", 1.0) for x in m.model.layers]
-    if shape.hf.get("num_local_experts"):
+    if shape.arch == "mixtral":
+        mistakes["one expert less"] = lambda m: [setattr(x.mlp.gate, "top_k", 1) for x in m.model.layers]
+    elif shape.hf.get("num_local_experts"):
         mistakes["no expert for every token"] = each("shared_mlp.output_linear", 0.0)
         mistakes["one expert less"] = lambda m: [setattr(x.block_sparse_moe.router, "top_k", 1) for x in m.model.layers]
     if shape.arch == "granitemoehybrid":

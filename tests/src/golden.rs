@@ -61,11 +61,13 @@ pub fn model(stem: &str) -> PathBuf {
 }
 
 /// The tiny models of `golden/architectures`, by file stem: one for each architecture.
-pub const ARCHITECTURES: [&str; 22] = [
+pub const ARCHITECTURES: [&str; 24] = [
     "llama-bias-yarn",
     "qwen2",
     "qwen3",
     "qwen3moe",
+    "glm4",
+    "mixtral",
     "qwen35",
     "qwen35moe",
     "gpt-oss",

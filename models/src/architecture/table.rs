@@ -103,7 +103,11 @@ const LFM2: Architecture = Architecture {
 
 /// All supported architectures.
 pub(crate) const ARCHITECTURES: &[Architecture] = &[
-    LLAMA,
+    Architecture {
+        // With experts: Mixtral.
+        experts: Part::Optional,
+        ..LLAMA
+    },
     Architecture {
         // Qwen 2 and 2.5.
         name: "qwen2",
@@ -140,6 +144,14 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         name: "qwen3vlmoe",
         qk_norm: QkNorm::Heads,
         experts: Part::Required,
+        ..PLAIN
+    },
+    Architecture {
+        // GLM-4-0414 and GLM-Z1: 9B, 32B.
+        name: "glm4",
+        pairing: Pairing::Neighbours,
+        fused: true,
+        sandwich: true,
         ..PLAIN
     },
     QWEN35,

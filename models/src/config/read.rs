@@ -166,8 +166,9 @@ fn experts(
         Shared::Plain => keys.optional_count(SHARED)?,
     };
     const WIDTH: &str = "expert_feed_forward_length";
-    let ffn = match architecture.multipliers && !keys.has(WIDTH) {
-        // Granite's files give the width of an expert by the key for dense feed-forwards.
+    let has_one_width = architecture.multipliers || architecture.name == "llama";
+    let ffn = match has_one_width && !keys.has(WIDTH) {
+        // Files of Granite and Mixtral give the width of an expert by the key for dense feed-forwards.
         true => keys.uniform_count("feed_forward_length")?,
         false => keys.count(WIDTH)?,
     };

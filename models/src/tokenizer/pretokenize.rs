@@ -100,7 +100,7 @@ const NAMES: &[(&str, ByteLevelRules)] = &[
         },
     ),
     (
-        "dbrx",
+        "dbrx chatglm-bpe glm4",
         ByteLevelRules {
             ignores_merges: false,
             adds_bos: false,

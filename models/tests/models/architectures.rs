@@ -11,7 +11,7 @@ use kept_models::{
     RopeTable,
 };
 
-const ALL: [&str; 22] = [
+const ALL: [&str; 23] = [
     "llama",
     "qwen2",
     "qwen2vl",
@@ -19,6 +19,7 @@ const ALL: [&str; 22] = [
     "qwen3moe",
     "qwen3vl",
     "qwen3vlmoe",
+    "glm4",
     "qwen35",
     "qwen35moe",
     "gpt-oss",
