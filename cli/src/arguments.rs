@@ -185,36 +185,43 @@ impl EngineArguments {
 
     /// The method with its checked parameters; snapkv by default.
     pub fn method(&self) -> anyhow::Result<MethodSpec> {
-        let mut method: MethodSpec = self.method.as_deref().unwrap_or("snapkv").parse()?;
-        method.set_further(&Parameters::parse_assignments(&self.set)?);
-        method.build()?;
-        Ok(method)
+        method(self.method.as_deref().unwrap_or("snapkv"), &self.set)
     }
 
     /// The method for a document: the named one, or `auto`.
     pub fn method_or_auto(&self) -> anyhow::Result<MethodSpec> {
-        let named: Option<MethodSpec> = self.method.as_deref().map(str::parse).transpose()?;
-        let auto = named.as_ref().is_none_or(|method| method.name == AUTO);
-        if !auto {
-            return self.method();
-        }
-        if let Some(named) = named.filter(|named| !named.parameters.is_empty()) {
-            anyhow::bail!(
-                "{named} sets parameters, and auto has none; name the method that they are for"
-            );
-        }
-        anyhow::ensure!(
-            self.set.is_empty(),
-            "--set {} needs a --method that it is for; auto has no parameters",
-            self.set
-        );
-        Ok(MethodSpec::plain(AUTO))
+        method_or_auto(self.method.as_deref(), &self.set)
     }
 
     /// The budget, if one was given.
     pub fn budget(&self) -> anyhow::Result<Option<Budget>> {
         Ok(self.budget.as_deref().map(str::parse).transpose()?)
     }
+}
+
+/// The method `named`, with the parameters `set` too, checked.
+fn method(named: &str, set: &str) -> anyhow::Result<MethodSpec> {
+    let mut method: MethodSpec = named.parse()?;
+    method.set_further(&Parameters::parse_assignments(set)?);
+    method.build()?;
+    Ok(method)
+}
+
+/// As [`method`], or `auto`, which has no parameters.
+pub fn method_or_auto(named: Option<&str>, set: &str) -> anyhow::Result<MethodSpec> {
+    let spec: MethodSpec = named.unwrap_or(AUTO).parse()?;
+    if spec.name != AUTO {
+        return method(&spec.to_string(), set);
+    }
+    anyhow::ensure!(
+        spec.parameters.is_empty(),
+        "{spec} sets parameters, and auto has none; name the method that they are for"
+    );
+    anyhow::ensure!(
+        set.is_empty(),
+        "--set {set} needs a --method that it is for; auto has no parameters"
+    );
+    Ok(spec)
 }
 
 /// Parses a size in bytes.

@@ -1,10 +1,10 @@
 //! `kept vaults`: fills, lists and removes the documents stored on disk.
 
 use kept_engine::vault::{VaultContent, VaultEntry, VaultFolder, Vaults};
-use kept_engine::{AUTO, DocumentReadRequest, Engine, MethodSpec, Note, Progress};
+use kept_engine::{DocumentReadRequest, Engine, Note, Progress};
 use serde_json::{Value, json};
 
-use crate::arguments::{ReadArguments, RemoveArguments, VaultsArguments, memory};
+use crate::arguments::{ReadArguments, RemoveArguments, VaultsArguments, memory, method_or_auto};
 use crate::ask::open_documents;
 use crate::model::Answering;
 use crate::output::{self, bytes, count};
@@ -59,7 +59,7 @@ pub fn read(arguments: &ReadArguments) -> anyhow::Result<()> {
     let document = open_documents(&arguments.document, &arguments.opening)?;
     let request = DocumentReadRequest {
         document: &document,
-        method: &MethodSpec::plain(AUTO),
+        method: &method_or_auto(arguments.method.as_deref(), "")?,
         budget: None,
         max_tokens: Engine::DEFAULT_MAX_TOKENS,
         vaults: Vaults {

@@ -94,6 +94,10 @@ pub struct ReadArguments {
     /// As in `kept ask`.
     #[arg(long, value_name = "FILE|NAME|mini")]
     pub model: Option<String>,
+    /// The method of the questions to come, with parameters in brackets if any: what it measures of the whole document
+    /// is kept too.
+    #[arg(long, value_name = "NAME")]
+    pub method: Option<String>,
     /// Limit of all memory, such as 6GiB.
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,

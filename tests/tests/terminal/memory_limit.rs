@@ -261,7 +261,7 @@ fn the_automatic_choice_states_its_reason() {
         ask(Some(&model), &document, &["--memory", &limit]).json()
     };
     // What the user allows is used up, if need be with rows of 8 bits.
-    for (less, cache, reason) in [(-0.1, "f16", "nothing is lost"), (0.3, "q8_0", "rounding")] {
+    for (less, cache, reason) in [(-0.1, "f16", "nothing is lost"), (1.1, "q8_0", "rounding")] {
         let answer = limited(less);
         let chosen = &answer["chosen"];
         assert_eq!(

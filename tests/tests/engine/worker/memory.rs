@@ -142,7 +142,7 @@ fn streaming_under_a_memory_limit_reuses_its_checkpoint() {
     worker.say(&Request::OpenDocument { path: long });
     worker.find(|reply| matches!(reply, Reply::Tokens { streams: true, .. }));
     let free = costs(&mut worker, &estimate("streaming_llm", None, None)).expect("no limit");
-    let limit = least(&mut worker, "streaming_llm") + 5 * MIB;
+    let limit = least(&mut worker, "streaming_llm") + 3 * MIB;
     let request = estimate("streaming_llm", None, Some(limit));
     let fits = costs(&mut worker, &request).expect("it fits");
     assert!(
