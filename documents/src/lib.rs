@@ -13,8 +13,8 @@
 //! parser in a process of their own.
 //!
 //! This crate has no models, tokens, chunks or summaries, on purpose. It does not re-wrap or normalise text: the model
-//! reads the text of the file, and every offset can be traced back to the file; only page numbers and repeated running
-//! heads of a PDF are left out. Formats whose text is inside of markup
+//! reads the text of the file, and every offset can be traced back to the file; only of a PDF, page numbers and repeated
+//! running heads are left out, and words that a line divides are joined. Formats whose text is inside of markup
 //! become plain text with the marks of Markdown for headings and lists.
 
 mod confined;
@@ -24,6 +24,8 @@ mod extract;
 mod format;
 mod found;
 mod guarded;
+#[cfg(feature = "pdf")]
+mod hyphens;
 mod joined;
 mod outline;
 mod passage;

@@ -18,7 +18,7 @@ use pdf_extract::{
 use crate::found::{BETWEEN_PAGES, Found};
 use crate::pdf_bookmarks::{self, Bookmark};
 use crate::pdf_headings::{self, Sizes};
-use crate::{DocumentError, Page, guarded, pdf_content, pdf_layout, running_heads};
+use crate::{DocumentError, Page, guarded, hyphens, pdf_content, pdf_layout, running_heads};
 
 /// Timeout for loading the file, and for each page. A page takes milliseconds; the margin is for slow machines.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -159,6 +159,7 @@ impl Received {
     fn joined(&mut self) -> Found {
         let large = pdf_headings::large_lines(&self.pages, &self.sizes);
         running_heads::remove(&mut self.pages);
+        hyphens::join(&mut self.pages);
         let mut found = Found {
             unread: std::mem::take(&mut self.unread),
             images: std::mem::take(&mut self.images),
@@ -258,7 +259,7 @@ fn load(bytes: &[u8], password: Option<&str>) -> Result<Pdf, Failure> {
 /// The library's error message, which contains byte offsets and keys, shortened for use in a sentence.
 fn reason(error: &PdfError) -> String {
     match error {
-        PdfError::Xref(_) | PdfError::Parse(_) => "its table of contents cannot be read".to_owned(),
+        PdfError::Xref(_) | PdfError::Parse(_) => "it is damaged, or not all there".to_owned(),
         other => {
             let words = other.to_string();
             words

@@ -1,8 +1,8 @@
 //! Drawn glyphs to lines of text.
 //!
 //! A PDF contains positioned glyphs; the gaps between them define words, lines and paragraphs. Glyphs are processed in
-//! drawing order, which in practice is the reading order, also in columns. Nothing is sorted or re-joined: a word that
-//! is hyphenated at a line end stays hyphenated.
+//! drawing order, which in practice is the reading order, also in columns. Nothing is sorted; `hyphens` joins words that
+//! a line divides.
 //!
 //! ```text
 //!   previous glyph        next glyph
