@@ -23,10 +23,11 @@ pub enum ModelError {
     },
     /// The first four bytes are not `GGUF`.
     #[error(
-        "this is not a GGUF file (it starts with {start:?}, not \"GGUF\"); download it again, or choose another file"
+        "this is not a GGUF file{}; download it again, or choose another file",
+        if start.is_empty() { String::new() } else { format!(" (it starts with {start:?})") }
     )]
     NotGguf {
-        /// The first bytes, as text.
+        /// The first bytes, if they are printable.
         start: String,
     },
     /// A GGUF version other than 2 and 3.
@@ -174,7 +175,13 @@ pub enum ModelError {
     },
     /// A pre-tokenizer that Kept does not support. Guessing one would change the tokens silently.
     #[error(
-        "the model's pre-tokenizer is {name:?}, which is not supported; supported: {supported}"
+        "{}; supported: {supported}",
+        if name.is_empty() {
+            "the file does not name its pre-tokenizer (tokenizer.ggml.pre), so its tokens are not known: convert the model \
+             again".to_owned()
+        } else {
+            format!("the model's pre-tokenizer is {name:?}, which is not supported")
+        }
     )]
     UnsupportedPreTokenizer {
         /// As in `tokenizer.ggml.pre`; empty if the file has none.

@@ -119,12 +119,15 @@ pub(super) fn translate(mut gguf: Gguf) -> Gguf {
     let Ok(Some(name)) = gguf.text(ARCHITECTURE).map(|name| name.map(str::to_owned)) else {
         return gguf;
     };
+    // Keys that only Ollama's converter writes.
+    let mut marks = ["mm.tokens_per_image", "rope.local.freq_base"].into_iter();
+    let is_ollamas = marks.any(|key| gguf.metadata.contains_key(&format!("{name}.{key}")));
     let mut dialects = DIALECTS.iter();
     if let Some(dialect) = dialects.find(|dialect| dialect.architecture == name) {
         gguf.rename(dialect);
     }
     match name.as_str() {
-        "gemma3" => gguf.complete_gemma3(),
+        "gemma3" => gguf.complete_gemma3(is_ollamas),
         "gemma4" => gguf.name_gemma4s_vocabulary(),
         "gptoss" => gguf.complete_gpt_oss(),
         "lfm2" => gguf.correct_lfm2(),
@@ -204,12 +207,24 @@ impl Gguf {
         Some(*shape.get(shape.len().checked_sub(2)?)? as u64)
     }
 
-    /// Gemma 3 without the epsilon of its norms: the other values of the published models are missing too, and the
-    /// vocabulary may have tokens for images that the embedding lacks. Models with a context of 128K tokens divide angles
-    /// by 8.
-    fn complete_gemma3(&mut self) {
+    /// Gemma 3. The files of Ollama's library, which have no name, are of models for conversations, without the template;
+    /// those of 1B, of 26 layers, have a cap on logits that the model has not. A file without the epsilon of the norms
+    /// lacks the other values of the published models too, and its vocabulary may have tokens for images that the
+    /// embedding lacks. Models with a context of 128K tokens divide angles by 8.
+    fn complete_gemma3(&mut self, is_ollamas: bool) {
         const EPS: &str = "gemma3.attention.layer_norm_rms_epsilon";
-        if self.metadata.contains_key(EPS) {
+        let lacks_eps = !self.metadata.contains_key(EPS);
+        if !(is_ollamas || lacks_eps) {
+            return;
+        }
+        if !self.metadata.contains_key("general.name") {
+            let template = Value::Given(crate::chat_template::GEMMA);
+            self.set_if_missing("tokenizer.chat_template", template);
+        }
+        if matches!(self.whole("gemma3.block_count"), Ok(Some(26))) {
+            self.metadata.remove("gemma3.final_logit_softcapping");
+        }
+        if !lacks_eps {
             return;
         }
         self.set_if_missing(EPS, Value::Float(1e-6));

@@ -135,9 +135,11 @@ impl<'a> Cursor<'a> {
     /// Version, number of tensors, number of metadata pairs.
     fn header(&mut self) -> Result<(u32, usize, usize), ModelError> {
         if !self.bytes.starts_with(b"GGUF") {
-            let start = String::from_utf8_lossy(&self.bytes[..self.bytes.len().min(4)]);
+            let start = &self.bytes[..self.bytes.len().min(4)];
+            let is_text = start.iter().all(u8::is_ascii_graphic);
+            let start = String::from_utf8_lossy(start).into_owned();
             return Err(ModelError::NotGguf {
-                start: start.into_owned(),
+                start: if is_text { start } else { String::new() },
             });
         }
         self.at = 4;

@@ -6,9 +6,13 @@ use kept_models::testing::{GgufWriter, MetaValue, TinyLlama};
 use kept_models::{Model, ModelError};
 
 fn tiny(arch: &'static str) -> GgufWriter {
+    of_layers(arch, 6)
+}
+
+fn of_layers(arch: &'static str, layers: usize) -> GgufWriter {
     let tiny = TinyLlama {
         arch,
-        layers: 6,
+        layers,
         width: 32,
         ffn: 32,
         q_heads: 2,
@@ -108,6 +112,21 @@ fn gemma_3_without_its_constants_has_the_published_ones() {
         same(&named, &plain);
         same(ollamas.remove("gemma3.rope.freq_base"), &plain);
     }
+    // That of 1B, of 26 layers, is one for conversations, and has no cap on logits.
+    let of = |layers: usize, name: Option<&str>| {
+        let mut small = of_layers("gemma3", layers);
+        small.set("gemma3.rope.local.freq_base", MetaValue::Number(5e3));
+        small.set("gemma3.final_logit_softcapping", MetaValue::Number(30.0));
+        small.remove("general.name");
+        if let Some(name) = name {
+            small.set("general.name", text(name));
+        }
+        let model = open(&small).unwrap();
+        let has_template = model.chat_template().unwrap().note().is_none();
+        (has_template, model.config().logit_cap)
+    };
+    assert_eq!(of(26, None), (true, None));
+    assert_eq!(of(6, Some("a base model")), (false, Some(30.0)));
     // With the epsilon the file is one of another converter, and says all.
     let mut says_all = tiny("gemma3");
     says_all.set("gemma3.context_length", MetaValue::Whole(131_072));
