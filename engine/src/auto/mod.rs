@@ -23,7 +23,8 @@ use kept_policies::Budget;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{CHUNK, PlanRequest};
-use table::{LEVEL, MeasuredModel, Run, StreamedRun, measured};
+pub(crate) use table::LEVEL;
+use table::{MeasuredModel, Run, StreamedRun, measured};
 
 use crate::{Engine, EngineError, MethodSpec};
 
@@ -266,16 +267,27 @@ impl Engine {
         let method = MethodSpec::plain(&run.method);
         let stored = self.clone().with_cache(cache);
         let expected_bytes = stored.expected_bytes(case, &method, rows)?;
-        Ok(Chosen {
-            reason: format!(
-                "{}, {rows} rows per head ({:.0} % of the prompt), {cache}: in our measurements with {} at {:.0} % it answers {:.0} % of the {} facts that the full cache answers, {:.3} nats from it, and {cache} costs {:.4}{}{}",
-                run.method,
-                100.0 * share(rows),
-                table.basis(),
+        let was_measured = measured_share(rows) >= run.share;
+        let found = match was_measured {
+            true => format!(
+                "at {:.0} % it answers {:.0} % of the {} facts that the full cache answers, {:.3} nats from it",
                 100.0 * run.share,
                 100.0 * run.right,
                 table.answered,
                 run.kl,
+            ),
+            false => format!(
+                "fewer rows than {:.0} % were not tried; by estimate that is {kl:.1} nats from the full cache",
+                100.0 * run.share
+            ),
+        };
+        let percent = 100.0 * share(rows);
+        Ok(Chosen {
+            reason: format!(
+                "{}, {rows} rows per head ({percent:.*} % of the prompt), {cache}: in our measurements with {} {found}, and {cache} costs {:.4}{}{}",
+                run.method,
+                usize::from(percent < 1.0),
+                table.basis(),
                 measured().rounding_kl(cache.name()),
                 if tokens > table.longest() {
                     "; no prompt this long was measured"
@@ -290,7 +302,7 @@ impl Engine {
             expected_bytes,
             free_bytes: case.free,
             kl: Some(kl + measured().rounding_kl(cache.name())),
-            right: Some(run.right),
+            right: was_measured.then_some(run.right),
         })
     }
 

@@ -135,14 +135,14 @@ fn a_damaged_vault_of_another_document_is_removed() {
     assert_eq!(again.text, answer.text);
 }
 
-/// Where memory is short, a vault must not cost most of the rows.
+/// Where memory is short, a vault must not cost most of the rows, and more memory must not lose more.
 #[test]
 fn a_vault_never_costs_half_of_the_rows() {
     let (engine, document) = (engine(), sample(""));
     let length = DocumentLength::new(engine.model(), &document.text).expect("counted");
     let place = tempfile::tempdir().expect("a folder");
     let folder = folder(place.path());
-    let mut left_out = 0;
+    let (mut left_out, mut least) = (0, f64::INFINITY);
     for kib in (12 << 10..40 << 10).step_by(256) {
         for name in ["auto", "snapkv"] {
             let method = method(name);
@@ -173,6 +173,10 @@ fn a_vault_never_costs_half_of_the_rows() {
                 with.rows,
                 without.rows
             );
+            if let Some(kl) = with.chosen.as_ref().and_then(|chosen| chosen.kl) {
+                assert!(kl <= 1.25 * least + 0.011, "{kib} KiB: {kl} after {least}");
+                least = least.min(kl);
+            }
             let said = with
                 .notes
                 .iter()
