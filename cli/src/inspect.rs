@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Context;
 use kept_engine::backend::Gpus;
 use kept_engine::kernels::CacheType;
 use kept_engine::models::{Config, LayerRotation, Model, RopeConfig, RopeScaling};
@@ -132,9 +133,13 @@ pub fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
     report.fit = memory.map(|bytes| engine.fit(bytes, &usual));
     report.gpu = GpuFit::estimate(arguments, arguments.named_memory()?, &usual)?;
     if arguments.json {
-        return output::print_json(&report);
+        output::print_json(&report)?;
+    } else {
+        output::print_text(&screen(&report))?;
     }
-    output::print_text(&screen(&report))
+    // The description is of use, but the model is not.
+    let usable = engine.model().tokenizer().map(drop);
+    usable.context("this model cannot answer questions")
 }
 
 fn report(engine: &Engine, file: String) -> InspectJson {
@@ -223,7 +228,7 @@ fn tokenizer(model: &Model) -> String {
             text("tokenizer.ggml.model"),
             text("tokenizer.ggml.pre")
         ),
-        Err(error) => error.to_string(),
+        Err(_) => "none that Kept can use".to_owned(),
     }
 }
 

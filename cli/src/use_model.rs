@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use kept_engine::MINI;
+use kept_engine::models::Model;
 use kept_engine::models::gguf::Header;
 use kept_hub::{AUTO, Finder, ModelChoice, Preferred, PreferredBy};
 use serde_json::json;
@@ -41,6 +42,9 @@ fn storable_name(name: &str) -> anyhow::Result<String> {
         return Ok(MINI.to_owned());
     }
     let supported = Header::read(&path).and_then(|header| header.supported);
-    supported.with_context(|| format!("'{name}' cannot be chosen"))?;
+    // Opening checks the tensors too.
+    supported
+        .and_then(|()| Model::open(&path).map(drop))
+        .with_context(|| format!("'{name}' cannot be chosen"))?;
     Ok(Finder::from_env()?.name_of(&path))
 }

@@ -118,8 +118,8 @@ pub fn list(arguments: &VaultsArguments) -> anyhow::Result<()> {
             (Some(document), Some(model)) => format!(
                 "{}  {}\n      {} tokens, {}, {}, read by {model}\n",
                 shown_key(entry, &entries),
-                match document.as_str() {
-                    "" => "without a document",
+                match output::one_line(document) {
+                    name if name.is_empty() => "without a document".to_owned(),
                     name => name,
                 },
                 count(entry.tokens),

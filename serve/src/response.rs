@@ -29,8 +29,13 @@ pub(crate) fn completed_answer(
 ) -> CompletedAnswer {
     let finish = match answer.report.finish {
         _ if cut => "stop",
-        Finish::Length | Finish::Context => "length",
-        Finish::End | Finish::Stopped | Finish::Repetition => "stop",
+        Finish::End => "stop",
+        // It is cut off.
+        Finish::Length | Finish::Context | Finish::Stopped | Finish::Repetition => "length",
+    };
+    let why = match cut {
+        true => json!("stop"),
+        false => json!(answer.report.finish),
     };
     let (prompt, written) = (answer.prompt.len(), answer.report.answer_tokens);
     let notes: Vec<String> = answer.notes.iter().map(ToString::to_string).collect();
@@ -44,7 +49,7 @@ pub(crate) fn completed_answer(
         }),
         kept: json!({
             "method": answer.report.method,
-            "finish": answer.report.finish,
+            "finish": why,
             "cache": answer.report.cache,
             "rows_per_layer": answer.rows_per_layer,
             "kv_bytes": answer.report.kv_bytes,
