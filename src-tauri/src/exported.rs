@@ -154,13 +154,25 @@ fn ordered(turns: &[Turn]) -> Vec<&Turn> {
 
 /// How an answer was made: model, method, budget.
 fn made(turn: &Turn) -> String {
+    let chosen = turn.facts.as_ref().and_then(|facts| facts.chosen.as_ref());
+    let chosen = chosen.map(|chosen| format!(" ({})", chosen.method));
     let budget = turn.budget.as_ref().map(|budget| format!(", {budget}"));
     format!(
-        "{}, {}{}",
+        "{}, {}{}{}",
         turn.model,
         turn.method,
+        chosen.unwrap_or_default(),
         budget.unwrap_or_default()
     )
+}
+
+/// `25 %`, or `0.5 %`, as in the window.
+fn share(kept: f32) -> String {
+    let percent = f64::from(kept) * 100.0;
+    match percent {
+        0.1..9.95 => format!("{percent:.1} %"),
+        _ => format!("{percent:.0} %"),
+    }
 }
 
 /// Why a turn has no complete answer.
@@ -205,11 +217,11 @@ fn markdown(title: &str, conversation: &Loaded) -> String {
         for source in &turn.sources {
             let quoted = source.text.trim().replace('\n', "\n> ");
             let place = place(source, &conversation.document.facts.page_noun);
-            let remembered = source.kept * 100.0;
             let separator = if place.is_empty() { "" } else { ", " };
             let _ = write!(
                 text,
-                "> {quoted}\n>\n> *{place}{separator}{remembered:.0} % remembered*\n\n"
+                "> {quoted}\n>\n> *{place}{separator}{} remembered*\n\n",
+                share(source.kept)
             );
         }
         let _ = writeln!(text, "*{}*", made(turn));
@@ -238,11 +250,11 @@ fn html(title: &str, conversation: &Loaded) -> String {
             let place = place(source, &conversation.document.facts.page_noun);
             let _ = writeln!(
                 text,
-                "<blockquote><mark style=\"--kept:{:.2}\">{}</mark><br><small>{} {:.0} % remembered</small></blockquote>",
+                "<blockquote><mark style=\"--kept:{:.2}\">{}</mark><br><small>{} {} remembered</small></blockquote>",
                 source.kept,
                 escaped(source.text.trim()),
                 escaped(&place),
-                source.kept * 100.0
+                share(source.kept)
             );
         }
         let _ = writeln!(text, "<p><small>{}</small></p>", escaped(&made(turn)));

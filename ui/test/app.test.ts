@@ -98,6 +98,16 @@ describe('the app', () => {
     expect(d.notices).toEqual([])
   })
 
+  it('takes what was refused because something ran away with it', () => {
+    const d = app({ event: 'turn', turn: turn({ id: 7, state: 'reading' }) })
+    d.notify('conversation', 'A question is still being answered.', 'error', d.busy)
+    d.notify('settings', 'The disk is full.')
+    d.apply({ event: 'turn', turn: turn({ id: 7, state: 'answering' }) })
+    expect(d.notices).toHaveLength(2)
+    d.apply({ event: 'turn', turn: turn({ id: 7, state: 'done' }) })
+    expect(d.notices.map(({ message }) => message)).toEqual(['The disk is full.'])
+  })
+
   it('takes what was said of a document away with it', () => {
     const d = app()
     const say = () => {

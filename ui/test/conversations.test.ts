@@ -306,6 +306,12 @@ describe('the list', () => {
     await vi.advanceTimersByTimeAsync(59_000)
     flushSync()
     expect(words(one('deleted'))).toContain('Where is the key?')
+    // The one before comes back too.
+    one('undo-delete')!.click()
+    await vi.advanceTimersByTimeAsync(0)
+    flushSync()
+    expect(named('restore_conversation').at(-1)).toEqual({ id: 3 })
+    expect(words(one('deleted'))).toContain('Which day?')
     await vi.advanceTimersByTimeAsync(1001)
     flushSync()
     expect(one('deleted')).toBeNull()

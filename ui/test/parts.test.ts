@@ -394,6 +394,27 @@ describe('a turn', () => {
     expect(named('ask')[1]?.args).toEqual({ ...asked, relation: { alone: true, again: 5, edits: null } })
   })
 
+  it('leads from an earlier answer to its place on the page', () => {
+    const kept = given()
+    const source = (start: number) => ({
+      start,
+      end: start + 9,
+      page: null,
+      document: null,
+      text: '',
+      weight: 1,
+      kept: 1,
+    })
+    const facts = answerFacts({ citations: [{ end: 4, source: 1 }] })
+    const earlier = turn({ id: 1, answer: 'Yes.', hasMap: true, sources: [source(40), source(900)], facts })
+    const later = turn({ id: 2, answer: 'No.', hasMap: true })
+    for (const one of [earlier, later]) kept.app.apply({ event: 'turn', turn: one })
+    show(Turn, kept, { versions: [kept.app.turns[0]!] })
+    find('show-map')!.click()
+    flushSync()
+    expect([kept.app.selected, kept.reader.target?.offset]).toEqual([1, 900])
+  })
+
   it('says how many passages are ordered, and folds them', () => {
     const kept = given()
     const source = { start: 40, end: 80, page: null, document: null, text: 'the lessor', weight: 0.5, kept: 0.94 }

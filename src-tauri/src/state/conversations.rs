@@ -388,17 +388,14 @@ impl AppState {
         Ok(())
     }
 
-    /// Deletes a conversation; the one deleted before it can no longer be restored. The document of the open one stays
-    /// open.
+    /// Deletes a conversation; it can be restored until the app ends. The document of the open one stays open.
     ///
     /// # Errors
     /// One sentence, if there is no such conversation.
     pub fn delete_conversation(&mut self, id: u64) -> Result<(), String> {
         let conversation = self.conversation_mut(id)?.clone();
         let document = conversation.document.clone();
-        if self.conversations.deleted.replace(conversation).is_some() {
-            self.save(Save::RemoveHidden);
-        }
+        self.conversations.deleted.push(conversation);
         self.conversations.all.retain(|known| known.id != id);
         self.save(Save::HideConversation(id));
         if self.open.conversation == Some(id) {
@@ -411,17 +408,15 @@ impl AppState {
         Ok(())
     }
 
-    /// Restores the conversation that was deleted last.
+    /// Restores a conversation that was deleted since the app started.
     ///
     /// # Errors
-    /// One sentence, if it is not that one.
+    /// One sentence, if there is no such conversation.
     pub fn restore_conversation(&mut self, id: u64) -> Result<(), String> {
-        let deleted = self
-            .conversations
-            .deleted
-            .take_if(|deleted| deleted.id == id);
-        let conversation = deleted.ok_or_else(|| messages::NO_CONVERSATION.to_owned())?;
-        self.conversations.all.push(conversation);
+        let deleted = &mut self.conversations.deleted;
+        let at = deleted.iter().position(|deleted| deleted.id == id);
+        let at = at.ok_or_else(|| messages::NO_CONVERSATION.to_owned())?;
+        self.conversations.all.push(deleted.remove(at));
         self.save_conversation(id);
         self.emit_conversations();
         Ok(())

@@ -46,10 +46,8 @@ pub enum Save {
     Open(Open),
     /// A conversation, new or changed.
     Conversation(Box<ConversationEntry>),
-    /// A deleted conversation, which can still be restored.
+    /// A deleted conversation, which can be restored until the app ends.
     HideConversation(u64),
-    /// Deleted conversations can no longer be restored.
-    RemoveHidden,
     /// A turn of a conversation, new or changed.
     Turn {
         /// The conversation.

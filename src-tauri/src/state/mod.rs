@@ -126,7 +126,7 @@ impl AppState {
             },
             conversations: Conversations {
                 all: remembered.conversations,
-                deleted: None,
+                deleted: Vec::new(),
                 chosen: None,
             },
             running: None,

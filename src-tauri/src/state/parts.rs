@@ -82,8 +82,8 @@ pub(super) struct OpenConversation {
 pub(super) struct Conversations {
     /// The open one among them.
     pub(super) all: Vec<ConversationEntry>,
-    /// The conversation that was deleted last.
-    pub(super) deleted: Option<ConversationEntry>,
+    /// The conversations that were deleted since the app started, in order.
+    pub(super) deleted: Vec<ConversationEntry>,
     /// The conversation that the user chose last, until it is loaded.
     pub(super) chosen: Option<u64>,
 }

@@ -105,7 +105,6 @@ async fn apply(store: &Store, save: Save) -> Result<(), StoreError> {
         Save::Open(open) => store.set_open(open).await,
         Save::Conversation(conversation) => store.set_conversation(&conversation).await,
         Save::HideConversation(id) => store.hide_conversation(id).await,
-        Save::RemoveHidden => store.remove_hidden().await,
         Save::Turn { conversation, turn } => store.set_turn(conversation, &turn).await,
         Save::RemoveTurn(turn) => store.remove_turn(turn).await,
         Save::CopyMap { from, to } => store.copy_map(from, to).await,

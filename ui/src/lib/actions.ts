@@ -39,8 +39,8 @@ export class Actions {
   #estimateTimer: ReturnType<typeof setTimeout> | null = null
   #estimateRun = 0
   #undoTimer: ReturnType<typeof setTimeout> | undefined
-  /** Whether the deleted conversation was the open one. */
-  #deletedOpen = false
+  /** The deleted conversation that was the open one. */
+  #deletedOpen: number | null = null
   #asking = false
 
   constructor(app: AppState) {
@@ -51,7 +51,8 @@ export class Actions {
     try {
       return await work
     } catch (refusal) {
-      this.#app.notify(where, calls.sentence(refusal))
+      // What is refused while something runs may be possible afterwards.
+      this.#app.notify(where, calls.sentence(refusal), 'error', this.#app.busy)
       return undefined
     }
   }
@@ -106,17 +107,17 @@ export class Actions {
     const open = entry.id === this.#app.conversation
     if (!(await this.#accepted('conversation', calls.deleteConversation(entry.id)))) return
     clearTimeout(this.#undoTimer)
-    this.#app.deleted = entry
-    this.#deletedOpen = open
-    this.#undoTimer = setTimeout(() => (this.#app.deleted = null), UNDO_MS)
+    this.#app.deleted = [...this.#app.deleted, entry]
+    if (open) this.#deletedOpen = entry.id
+    this.#undoTimer = setTimeout(() => (this.#app.deleted = []), UNDO_MS)
   }
 
   /** Restores the conversation that was deleted last; opens it if it was open, and no other is open now. */
   restoreConversation = async () => {
-    const { deleted } = this.#app
-    this.#app.deleted = null
-    if (!deleted || !(await this.#accepted('conversation', calls.restoreConversation(deleted.id)))) return
-    if (this.#deletedOpen && this.#app.conversation === null) await this.openConversation(deleted.id)
+    const last = this.#app.deleted.at(-1)
+    this.#app.deleted = this.#app.deleted.slice(0, -1)
+    if (!last || !(await this.#accepted('conversation', calls.restoreConversation(last.id)))) return
+    if (this.#deletedOpen === last.id && this.#app.conversation === null) await this.openConversation(last.id)
   }
 
   searchConversations = (query: string) => this.#try('conversation', calls.searchConversations(query))

@@ -46,6 +46,8 @@ export interface Notice {
   kind: 'error' | 'info'
   where: Place
   message: string
+  /** Only true while something runs. */
+  passing: boolean
 }
 
 /** The last progress and memory of a question that runs or ran since the app started. */
@@ -90,8 +92,8 @@ export class AppState {
   turns = $state<Turn[]>([])
   /** All conversations with a question, in the order of the list. */
   conversations = $state.raw<ConversationEntry[]>([])
-  /** The conversation that was just deleted, while undoing that is offered. */
-  deleted = $state.raw<ConversationEntry | null>(null)
+  /** The conversations that were just deleted, the last one at the end, while undoing that is offered. */
+  deleted = $state.raw<ConversationEntry[]>([])
   /** The open conversation's id; null until it has a question. */
   conversation = $state<number | null>(null)
   /** The conversation that the user chose last, until it is open. */
@@ -217,6 +219,11 @@ export class AppState {
   }
 
   apply(event: AppEvent): void {
+    this.#apply(event)
+    if (!this.busy && this.notices.some((n) => n.passing)) this.notices = this.notices.filter((n) => !n.passing)
+  }
+
+  #apply(event: AppEvent): void {
     if (event.event === 'turn' || event.event === 'token' || event.event === 'progress' || event.event === 'map')
       this.heard = Date.now()
     switch (event.event) {
@@ -255,6 +262,7 @@ export class AppState {
         if (event.name) {
           this.announcement = `Opening ${event.name}`
           this.dismissAll('document')
+          this.dismissAll('model')
         }
         return
       case 'document':
@@ -322,11 +330,14 @@ export class AppState {
     this.#pieces.clear()
   }
 
-  notify(where: Place, message: string, kind: 'error' | 'info' = 'error'): void {
+  notify(where: Place, message: string, kind: 'error' | 'info' = 'error', passing = false): void {
     const others = this.notices.filter((n) => !(n.where === where && n.message === message))
     const here = others.filter((n) => n.where === where)
     const surplus = new Set(here.slice(0, Math.max(0, here.length - MOST_NOTICES + 1)).map((n) => n.id))
-    this.notices = [...others.filter((n) => !surplus.has(n.id)), { id: ++this.#noticeId, kind, where, message }]
+    this.notices = [
+      ...others.filter((n) => !surplus.has(n.id)),
+      { id: ++this.#noticeId, kind, where, message, passing },
+    ]
   }
 
   dismiss(id: number): void {
