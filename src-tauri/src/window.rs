@@ -104,6 +104,7 @@ pub fn builder<R: Runtime>(builder: Builder<R>) -> Builder<R> {
             commands::conversations::new_conversation,
             commands::conversations::branch_conversation,
             commands::conversations::open_conversation,
+            commands::conversations::read_conversation,
             commands::conversations::rename_conversation,
             commands::conversations::pin_conversation,
             commands::conversations::delete_conversation,

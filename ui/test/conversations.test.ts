@@ -10,6 +10,7 @@ import { AppState } from '../src/lib/app.svelte'
 import { Find } from '../src/lib/find.svelte'
 import Conversation from '../src/parts/Conversation.svelte'
 import Opening from '../src/parts/Opening.svelte'
+import Peek from '../src/parts/Peek.svelte'
 import Sidebar from '../src/parts/Sidebar.svelte'
 import Frame from './Frame.svelte'
 import { documentFacts, entry, snapshot, turn } from './given'
@@ -279,6 +280,27 @@ describe('the list', () => {
     kept.app.apply(list(ENTRIES.map((e) => ({ ...e, pinned: e.pinned || e.id === 2 }))))
     await settle()
     expect(document.activeElement).toBe(row(2).querySelector('.more'))
+  })
+
+  it('shows another conversation to read while a question is answered', async () => {
+    const other = turn({ id: 40, question: 'Who wrote it?', answer: 'The **keeper**.' })
+    answers['read_conversation'] = () => [other]
+    kept.app.apply({ event: 'turn', turn: turn({ id: 7, state: 'reading' }) })
+    show(Sidebar)
+    button(2).click()
+    await settle()
+    expect([named('open_conversation'), named('read_conversation')]).toEqual([[], [{ id: 2 }]])
+    expect(kept.app.peeked?.turns).toEqual([other])
+    const props = { ...kept.app.peeked }
+    shown.push(mount(Frame, { target: document.body, props: { given: kept, part: Peek as Component<never>, props } }))
+    flushSync()
+    expect(words(one('peek-answer'))).toBe('The keeper.')
+    expect(one('peek-open')).toHaveProperty('disabled', true)
+    kept.app.apply({ event: 'turn', turn: turn({ id: 7, state: 'done' }) })
+    flushSync()
+    one('peek-open')!.click()
+    await settle()
+    expect([kept.app.peeked, named('open_conversation')]).toEqual([null, [{ id: 2 }]])
   })
 
   it('deletes at once, and offers to undo it for a while', async () => {

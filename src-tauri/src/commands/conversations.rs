@@ -7,7 +7,7 @@ use tauri::{AppHandle, Manager, Runtime};
 use tauri_plugin_dialog::{DialogExt, FileDialogBuilder};
 
 use super::{Desktop, dialogs};
-use crate::contract::{FoundPassage, NoticeKind, Place};
+use crate::contract::{FoundPassage, NoticeKind, Place, Turn};
 use crate::effects::Effects;
 use crate::exported;
 use crate::messages;
@@ -24,9 +24,9 @@ commands! {
     rename_conversation(id: u64, title: String) = effects.with(|state| state.rename_conversation(id, &title));
     /// Puts a conversation above the others, or back.
     pin_conversation(id: u64, pinned: bool) = effects.with(|state| state.pin_conversation(id, pinned));
-    /// Deletes a conversation; it can be restored until the next deletion.
+    /// Deletes a conversation; it can be restored until the app ends.
     delete_conversation(id: u64) = effects.with(|state| state.delete_conversation(id));
-    /// Restores the conversation that was deleted last.
+    /// Restores a deleted conversation.
     restore_conversation(id: u64) = effects.with(|state| state.restore_conversation(id));
 }
 
@@ -36,6 +36,12 @@ pub async fn open_conversation(effects: Desktop<'_>, id: u64) -> Result<bool, St
     effects.with(|state| state.choose_conversation(id))?;
     let loaded = effects.conversation(id).await?;
     effects.with(|state| state.conversation_loaded(loaded))
+}
+
+/// The turns of a conversation of the list, to be read while another one works.
+#[tauri::command]
+pub async fn read_conversation(effects: Desktop<'_>, id: u64) -> Result<Vec<Turn>, String> {
+    Ok(effects.conversation(id).await?.turns)
 }
 
 /// Passages of questions, answers and documents with the words of `query`, best first.

@@ -20,7 +20,7 @@ fn are_listed(app: &App<'_>, expected: &[&str]) {
 }
 
 /// Opens the sidebar.
-fn show_list(app: &App<'_>) {
+pub(crate) fn show_list(app: &App<'_>) {
     app.click("sidebar-button");
     app.until("the list is there", |app| {
         app.is_shown("conversations").then_some(())
@@ -40,7 +40,7 @@ fn choose(app: &App<'_>, title: &str, entry: &str) {
 }
 
 /// Clicks the row of the conversation with this title.
-fn open(app: &App<'_>, title: &str) {
+pub(crate) fn open(app: &App<'_>, title: &str) {
     app.script(
         "const row = $$('conversation').find((row) => row.textContent.includes(args[0]))
         row.click()",

@@ -1,5 +1,6 @@
 //! The worker is a separate process: it can be stopped, killed, or fail to start. The app survives, explains the event,
 //! and loses nothing that was typed or answered.
+use crate::conversations::{self, show_list};
 use crate::slow_models::slow_model;
 use kept_tests::window::{App, Home, Launch, Process, QUESTION, TIMEOUT, can_open, first_start};
 use serde_json::{Value, json};
@@ -95,6 +96,39 @@ fn reading_shows_its_progress_and_can_be_stopped() {
     app.until("it reads again", |app| {
         (app.state()? == "reading").then_some(())
     });
+    app.click("stop");
+    assert_eq!(app.reaches(&["stopped", "done", "failed"]), "stopped");
+    app.close();
+}
+
+#[test]
+fn another_conversation_is_read_while_a_question_is_answered() {
+    if !can_open() {
+        return;
+    }
+    let home = Home::new();
+    let app = slow(&home);
+    let begins = |app: &App<'_>| {
+        app.until("the answer begins", |app| {
+            (app.state()? == "answering" && !app.answer().is_empty()).then_some(())
+        });
+    };
+    app.ask(QUESTION);
+    begins(&app);
+    app.click("stop");
+    assert_eq!(app.reaches(&["stopped", "done", "failed"]), "stopped");
+    show_list(&app);
+    app.click("new-conversation");
+    app.until("a new one", |app| (app.count("turn") == 0).then_some(()));
+    app.ask("Who may come in free?");
+    begins(&app);
+    conversations::open(&app, QUESTION);
+    app.until("the other answer is there to read", |app| {
+        app.text("peek-answer").filter(|text| !text.is_empty())
+    });
+    app.picture("another-conversation");
+    assert_eq!(app.state().as_deref(), Some("answering"), "it goes on");
+    app.click("peek-close");
     app.click("stop");
     assert_eq!(app.reaches(&["stopped", "done", "failed"]), "stopped");
     app.close();

@@ -81,6 +81,12 @@ export class Actions {
     return opened
   }
 
+  /** Shows a conversation to be read, while the open one works. */
+  peek = async (entry: ConversationEntry) => {
+    const turns = await this.#try('conversation', calls.readConversation(entry.id))
+    if (turns) this.#app.peeked = { entry, turns }
+  }
+
   /** A new conversation with the turns up to this one; whether it was accepted. */
   branch = (turn: number) => this.#opens(() => calls.branchConversation(turn))
 

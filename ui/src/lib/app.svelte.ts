@@ -98,6 +98,8 @@ export class AppState {
   conversation = $state<number | null>(null)
   /** The conversation that the user chose last, until it is open. */
   coming = $state<number | null>(null)
+  /** Another conversation that is read while this one works. */
+  peeked = $state.raw<{ entry: ConversationEntry; turns: readonly Turn[] } | null>(null)
   comparison = $state.raw<Comparison | null>(null)
   /** Installed and recommended models; null before the first search. */
   library = $state.raw<Library | null>(null)
@@ -261,6 +263,7 @@ export class AppState {
         this.recognising = null
         if (event.name) {
           this.announcement = `Opening ${event.name}`
+          this.peeked = null
           this.dismissAll('document')
           this.dismissAll('model')
         }

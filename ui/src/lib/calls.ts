@@ -19,6 +19,7 @@ import type {
   Snapshot,
   TableRow,
   TokenSlots,
+  Turn,
 } from './contract'
 
 /**
@@ -159,6 +160,7 @@ export const removeDocument = (index: number) => call<null>('remove_document', {
 export const newConversation = () => call<null>('new_conversation')
 export const branchConversation = (turn: number) => call<null>('branch_conversation', { turn })
 export const openConversation = (id: number) => call<boolean>('open_conversation', { id })
+export const readConversation = (id: number) => call<Turn[]>('read_conversation', { id })
 export const renameConversation = (id: number, title: string) => call<null>('rename_conversation', { id, title })
 export const pinConversation = (id: number, pinned: boolean) => call<null>('pin_conversation', { id, pinned })
 export const deleteConversation = (id: number) => call<null>('delete_conversation', { id })
