@@ -70,7 +70,7 @@ pub enum VaultsCommand {
     List(VaultsArguments),
     /// Read a document into its vault, so that the first question starts at once. After Ctrl-C the next reading, or the
     /// first question, goes on where it stopped.
-    Read(ReadArguments),
+    Read(Box<ReadArguments>),
     /// Remove the vault of a document.
     Remove(RemoveArguments),
     /// Remove all vaults that are not in use.

@@ -17,6 +17,7 @@
 //! Whether the choice fits in memory is computed in `plan/memory.rs`.
 
 mod table;
+mod words;
 
 use kept_kernels::{CacheType, format_bytes};
 use kept_policies::Budget;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::plan::{CHUNK, PlanRequest};
 pub(crate) use table::LEVEL;
 use table::{MeasuredModel, Run, StreamedRun, measured};
+pub(crate) use words::streaming_in_words;
 
 use crate::{Engine, EngineError, MethodSpec};
 
@@ -78,25 +80,6 @@ impl Engine {
         };
         eviction + measured().rounding_kl(cache.name())
     }
-
-    /// [`Engine::costs`] as a sentence.
-    pub(crate) fn costs_in_words(
-        &self,
-        method: &MethodSpec,
-        share: f64,
-        cache: CacheType,
-    ) -> String {
-        format!(
-            "in our measurements with {} that costs {}{:.4} nats of KL divergence from the full cache",
-            self.measured().basis(),
-            if self.measured().has_measured(&method.name) {
-                ""
-            } else {
-                "at most "
-            },
-            self.costs(&method.name, share, cache)
-        )
-    }
 }
 
 /// The method that keeps rows of every part of a text, fewer the further back. Chosen for texts beyond the context
@@ -104,24 +87,6 @@ impl Engine {
 const STREAMING_DEFAULT_METHOD: &str = "treekv";
 /// Ratio of perplexities up to which methods in streaming mode count as equal.
 const ALIKE: f64 = 1.05;
-
-/// How well `method` reads beyond the context length, as a sentence.
-pub(crate) fn streaming_in_words(method: &MethodSpec) -> String {
-    let table = measured();
-    let lowest = |runs: &mut dyn Iterator<Item = &StreamedRun>| {
-        runs.map(|run| run.perplexity).reduce(f64::min)
-    };
-    let best = lowest(&mut table.streaming.iter()).expect("the table names methods");
-    let own = lowest(&mut (table.streaming.iter()).filter(|run| run.method == method.name));
-    let own = own.map_or_else(
-        || "was not measured".to_owned(),
-        |own| format!("was {own:.0}"),
-    );
-    format!(
-        "in our measurements with {} its perplexity along a long text {own}, the best method's {best:.0}",
-        table.models[0].name
-    )
-}
 
 /// A method with the rows that fit in memory.
 struct Candidate {
@@ -216,7 +181,7 @@ impl Engine {
             reason: format!(
                 "full, every one of {tokens} rows, {cache}: with the full cache of {} {lost}{}",
                 format_bytes(bytes),
-                free_in_words(case)
+                words::free(case)
             ),
             expected_bytes: stored.expected_bytes(case, &method, tokens)?,
             method,
@@ -268,34 +233,8 @@ impl Engine {
         let stored = self.clone().with_cache(cache);
         let expected_bytes = stored.expected_bytes(case, &method, rows)?;
         let was_measured = measured_share(rows) >= run.share;
-        let found = match was_measured {
-            true => format!(
-                "at {:.0} % it answers {:.0} % of the {} facts that the full cache answers, {:.3} nats from it",
-                100.0 * run.share,
-                100.0 * run.right,
-                table.answered,
-                run.kl,
-            ),
-            false => format!(
-                "fewer rows than {:.0} % were not tried; by estimate that is {kl:.1} nats from the full cache",
-                100.0 * run.share
-            ),
-        };
-        let percent = 100.0 * share(rows);
         Ok(Chosen {
-            reason: format!(
-                "{}, {rows} rows per head ({percent:.*} % of the prompt), {cache}: in our measurements with {} {found}, and {cache} costs {:.4}{}{}",
-                run.method,
-                usize::from(percent < 1.0),
-                table.basis(),
-                measured().rounding_kl(cache.name()),
-                if tokens > table.longest() {
-                    "; no prompt this long was measured"
-                } else {
-                    ""
-                },
-                free_in_words(case)
-            ),
+            reason: words::evicting(table, &found, tokens, was_measured) + &words::free(case),
             method,
             rows,
             cache,
@@ -392,7 +331,7 @@ impl Engine {
             reason: format!(
                 "{}, {rows} rows per head, {cache}: {why}{}",
                 taken.method,
-                free_in_words(case)
+                words::free(case)
             ),
             method,
             rows,
@@ -449,13 +388,5 @@ impl Engine {
         let built = method.build()?;
         let (ledger, _) = self.ledger_with(&*built, &case.request, rows, CHUNK)?;
         Ok(ledger.worst())
-    }
-}
-
-fn free_in_words(case: &Case<'_>) -> String {
-    match (case.request.limits.memory, case.free) {
-        (Some(memory), _) => format!("; fits {} of memory", format_bytes(memory)),
-        (None, Some(free)) => format!("; fits {} free", format_bytes(free)),
-        (None, None) => String::new(),
     }
 }
