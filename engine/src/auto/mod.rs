@@ -23,9 +23,8 @@ use kept_kernels::{CacheType, format_bytes};
 use kept_policies::Budget;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{CHUNK, PlanRequest};
-pub(crate) use table::LEVEL;
-use table::{MeasuredModel, Run, StreamedRun, measured};
+use crate::plan::{CHUNK, Plan, PlanRequest, PromptPlan};
+use table::{LEVEL, MeasuredModel, Run, StreamedRun, measured};
 pub(crate) use words::streaming_in_words;
 
 use crate::{Engine, EngineError, MethodSpec};
@@ -79,6 +78,30 @@ impl Engine {
             _ => self.measured().eviction_kl(method, share),
         };
         eviction + measured().rounding_kl(cache.name())
+    }
+}
+
+/// How much more an answer may lose because of the vault's memory, as a ratio of divergences.
+const VAULT_LOSS: f64 = 1.25;
+
+impl Engine {
+    /// Whether the plan `with` the vault, if there is one, loses clearly more than that `without` it.
+    pub(crate) fn vault_loses(
+        &self,
+        with: Option<&Plan>,
+        without: &Plan,
+        request: &PlanRequest<'_>,
+    ) -> bool {
+        // In streaming mode, of which no divergence was measured, the share of the rows that are lost.
+        let lost = |plan: &Plan| {
+            let share = plan.rows() as f64 / request.prompt.tokens.max(1) as f64;
+            match (&plan.chosen, &plan.reading) {
+                (_, PromptPlan::Stream(_)) => 1.0 - share,
+                (Some(Chosen { kl: Some(kl), .. }), _) => *kl,
+                _ => self.costs(&request.method.name, share.min(1.0), plan.cache()),
+            }
+        };
+        with.map_or(f64::INFINITY, lost) > VAULT_LOSS * lost(without) + LEVEL
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use serde::Deserialize;
 
 /// A mean divergence below this, in nats, makes no visible difference in an answer.
-pub(crate) const LEVEL: f64 = 0.01;
+pub(super) const LEVEL: f64 = 0.01;
 
 /// A mean over fewer prompts is not reliable.
 const ENOUGH_PROMPTS: usize = 10;

@@ -30,7 +30,6 @@ pub use reconstruction::Segment;
 pub use stream::StreamPlan;
 pub(crate) use stream::TILE;
 
-use crate::auto;
 use crate::note::Note;
 use crate::{AUTO, Chosen, Engine, EngineError, Limits, MemoryLedger, MethodSpec, Streaming};
 
@@ -102,9 +101,6 @@ pub(crate) enum PromptPlan {
     /// In streaming mode.
     Stream(Box<StreamPlan>),
 }
-
-/// How much more an answer may lose because of the vault's memory, as a ratio of divergences.
-const VAULT_LOSS: f64 = 1.25;
 
 impl Plan {
     /// Rows per KV head and layer, on average.
@@ -186,12 +182,8 @@ impl Engine {
         let rows = planned.as_ref().map_or(0, Plan::rows);
         let vault = None;
         let without = self.plan(&PlanRequest { vault, ..*request });
-        let lost = |plan: &Plan| self.estimated_kl(plan, request);
         match without {
-            Ok(mut without)
-                if planned.as_ref().map_or(f64::INFINITY, lost)
-                    > VAULT_LOSS * lost(&without) + auto::LEVEL =>
-            {
+            Ok(mut without) if self.vault_loses(planned.as_ref().ok(), &without, request) => {
                 let note = format!(
                     "the document's vault is not used: with it only {rows} rows per head fit in the memory limit, without it {}",
                     without.rows()
@@ -201,17 +193,6 @@ impl Engine {
             }
             Ok(_) => planned,
             Err(refusal) => planned.map_err(|own| own.or_lacking_less(Some(refusal))),
-        }
-    }
-
-    /// Estimated KL divergence of a plan from the full cache, in nats. In streaming mode, of which none was measured, the
-    /// share of the rows that are lost.
-    fn estimated_kl(&self, plan: &Plan, request: &PlanRequest<'_>) -> f64 {
-        let share = plan.rows() as f64 / request.prompt.tokens.max(1) as f64;
-        match (&plan.chosen, &plan.reading) {
-            (_, PromptPlan::Stream(_)) => 1.0 - share,
-            (Some(Chosen { kl: Some(kl), .. }), _) => *kl,
-            _ => self.costs(&request.method.name, share.min(1.0), plan.cache()),
         }
     }
 

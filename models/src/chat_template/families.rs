@@ -1,7 +1,7 @@
 //! Built-in conversation formats, for model files without a chat template. Each is the plainest form of the format that
 //! models of a family were trained on, and is recognised by its control tokens.
 
-use crate::gguf::Gguf;
+use crate::gguf::{GEMMA, Gguf};
 use crate::tokenizer::EOS_IDS;
 use crate::{ModelError, Tokenizer};
 
@@ -55,9 +55,6 @@ const FORMATS: &[Format] = &[
         source: "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + '[/INST]' }}{% elif message['role'] == 'assistant' %}{{ ' ' + message['content'] + eos_token }}{% else %}{{ raise_exception('no system messages') }}{% endif %}{% endfor %}",
     },
 ];
-
-/// The format of Gemma 2 and 3.
-pub(crate) const GEMMA: &str = "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'system' %}{{ raise_exception('no system messages') }}{% endif %}{{ '<start_of_turn>' + ('model' if message['role'] == 'assistant' else 'user') + '\n' + message['content'] + '<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}";
 
 /// The format of models with `<|im_start|>` and no template of their own.
 const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";

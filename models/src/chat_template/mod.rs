@@ -17,7 +17,6 @@ use serde::{Deserialize, Serialize};
 
 use apart::Apart;
 pub use apart::RENDERING;
-pub(crate) use families::GEMMA;
 use jinja::{Conversation, Jinja, Source};
 
 use crate::gguf::Gguf;

@@ -21,6 +21,7 @@ mod types;
 mod value;
 
 pub use header::Header;
+pub(crate) use ollama::GEMMA;
 pub use types::TensorType;
 pub use value::{Array, Value, ValueKind};
 

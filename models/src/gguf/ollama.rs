@@ -11,6 +11,9 @@ use super::{Gguf, Value};
 const ARCHITECTURE: &str = "general.architecture";
 const PRE: &str = "tokenizer.ggml.pre";
 
+/// The format of Gemma 2 and 3.
+pub(crate) const GEMMA: &str = "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'system' %}{{ raise_exception('no system messages') }}{% endif %}{{ '<start_of_turn>' + ('model' if message['role'] == 'assistant' else 'user') + '\n' + message['content'] + '<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}";
+
 /// First parts of the names of tensors that a text model does not use: encoders of images (`v.`) and of sound (`a.`),
 /// their projections (`mm.`), and layers that predict several tokens (`mtp.`).
 const UNUSED: [&str; 5] = ["v.", "a.", "mm.", "mtp.", "model.vision_tower."];
@@ -218,7 +221,7 @@ impl Gguf {
             return;
         }
         if !self.metadata.contains_key("general.name") {
-            let template = Value::Given(crate::chat_template::GEMMA);
+            let template = Value::Given(GEMMA);
             self.set_if_missing("tokenizer.chat_template", template);
         }
         if matches!(self.whole("gemma3.block_count"), Ok(Some(26))) {
@@ -247,7 +250,7 @@ impl Gguf {
         if self.metadata.contains_key("tokenizer.ggml.merges")
             && matches!(self.text(MODEL), Ok(Some("llama")))
         {
-            let gemma4 = Value::Given(crate::tokenizer::GEMMA4);
+            let gemma4 = Value::Given("gemma4");
             self.metadata.insert(MODEL.to_owned(), gemma4);
         }
     }

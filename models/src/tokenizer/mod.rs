@@ -79,7 +79,7 @@ struct LastDocument {
 const REMEMBERED: usize = 32 << 20;
 
 /// `tokenizer.ggml.model` of Gemma 4: SentencePiece's notation with BPE's list of merges.
-pub(crate) const GEMMA4: &str = "gemma4";
+const GEMMA4: &str = "gemma4";
 
 /// Tokenization algorithm.
 enum Merging {
