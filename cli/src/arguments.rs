@@ -185,7 +185,10 @@ impl EngineArguments {
 
     /// The method with its checked parameters; snapkv by default.
     pub fn method(&self) -> anyhow::Result<MethodSpec> {
-        method(self.method.as_deref().unwrap_or("snapkv"), &self.set)
+        method(
+            self.method.as_deref().unwrap_or("snapkv").parse()?,
+            &self.set,
+        )
     }
 
     /// The method for a document: the named one, or `auto`.
@@ -199,9 +202,8 @@ impl EngineArguments {
     }
 }
 
-/// The method `named`, with the parameters `set` too, checked.
-fn method(named: &str, set: &str) -> anyhow::Result<MethodSpec> {
-    let mut method: MethodSpec = named.parse()?;
+/// `method` with the parameters `set` too, checked.
+fn method(mut method: MethodSpec, set: &str) -> anyhow::Result<MethodSpec> {
     method.set_further(&Parameters::parse_assignments(set)?);
     method.build()?;
     Ok(method)
@@ -211,7 +213,7 @@ fn method(named: &str, set: &str) -> anyhow::Result<MethodSpec> {
 pub fn method_or_auto(named: Option<&str>, set: &str) -> anyhow::Result<MethodSpec> {
     let spec: MethodSpec = named.unwrap_or(AUTO).parse()?;
     if spec.name != AUTO {
-        return method(&spec.to_string(), set);
+        return method(spec, set);
     }
     anyhow::ensure!(
         spec.parameters.is_empty(),

@@ -66,10 +66,9 @@ fn joined(page: &str, words: &Words) -> String {
         let second = second.unwrap_or_default();
         // "SE-" goes on as "QUENCE", and "manip-" as "ulation"; a name does not go on in another case.
         let upper = |word: &str| word.chars().all(char::is_uppercase);
-        let fits =
-            |word: &str| !word.is_empty() && word.chars().next().is_some_and(char::is_lowercase);
-        let goes_on = !first.is_empty()
-            && (fits(second) || (upper(first) && !second.is_empty() && upper(second)));
+        let fits = second.starts_with(char::is_lowercase)
+            || !second.is_empty() && upper(first) && upper(second);
+        let goes_on = !first.is_empty() && fits;
         text.push_str(before);
         rest = after;
         if !goes_on || !words.divide(first, second) {

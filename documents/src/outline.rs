@@ -1,7 +1,8 @@
 //! The outline of a document: its headings, found by their form. No model is asked.
 //!
 //! Markdown marks its headings (`markdown`), and so does the text of office files, books and web pages. A PDF may have
-//! bookmarks or larger letters (`crate::pdf_headings`). In prose and in other PDFs a heading is a line that looks like one (`marks`: "Chapter 4", "3.2 Notice period", "PREFACE") in
+//! bookmarks or larger letters (`crate::pdf_headings`). In prose and in other PDFs a heading is a line that looks like
+//! one (`marks`: "Chapter 4", "3.2 Notice period", "PREFACE") in
 //! the right surroundings (`prose`), and that agrees with the other headings (`select`): entries of a contents page,
 //! list items and running headers are none. A line that is missed costs a click, a wrong one costs trust in all others,
 //! so doubtful lines are left out.

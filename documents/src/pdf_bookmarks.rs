@@ -109,7 +109,7 @@ impl<'a> Walk<'a> {
         };
         match target.as_array().ok()?.first()? {
             Object::Reference(id) => self.pages.get(id).copied(),
-            // Of another file, or of a careless program: an index.
+            // Some programs write an index.
             Object::Integer(index) => usize::try_from(*index)
                 .ok()
                 .filter(|&index| index < self.pages.len()),

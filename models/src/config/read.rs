@@ -166,7 +166,8 @@ fn experts(
         Shared::Plain => keys.optional_count(SHARED)?,
     };
     const WIDTH: &str = "expert_feed_forward_length";
-    let has_one_width = architecture.multipliers || architecture.name == "llama";
+    let can_be_dense = architecture.experts == Part::Optional && !architecture.dense_and_experts;
+    let has_one_width = architecture.multipliers || can_be_dense;
     let ffn = match has_one_width && !keys.has(WIDTH) {
         // Files of Granite and Mixtral give the width of an expert by the key for dense feed-forwards.
         true => keys.uniform_count("feed_forward_length")?,

@@ -265,7 +265,6 @@ export class AppState {
           this.announcement = `Opening ${event.name}`
           this.peeked = null
           this.dismissAll('document')
-          this.dismissAll('model')
         }
         return
       case 'document':
