@@ -106,6 +106,12 @@ impl Engine {
         decoder.record_evictions(prompt.document.clone());
         ledger.decode = decoder.scratch_bytes();
         let started = Instant::now();
+        let base_memory = MemoryNow {
+            weights: ledger.weights,
+            tables: read.method_bytes,
+            scratch: ledger.rope + ledger.decode,
+            ..MemoryNow::default()
+        };
         let written = {
             let _span = tracing::info_span!("answering", method = ask.method.name).entered();
             DecodeLoop {
@@ -117,32 +123,23 @@ impl Engine {
                 max_tokens: ask.max_tokens,
                 stop: answering.stop,
                 prompt_tokens: report.prompt_tokens,
-                base_memory: MemoryNow {
-                    weights: ledger.weights,
-                    tables: read.method_bytes,
-                    scratch: ledger.rope + ledger.decode,
-                    ..MemoryNow::default()
-                },
+                base_memory,
             }
             .run(&read.hidden, watch)?
         };
         let weights = backend::of(self.model()).weights_on_device();
         ledger.gpu = ledger.gpu.max(weights + decoder.gpu_bytes());
         let decode_seconds = started.elapsed().as_secs_f64();
-        if ask.max_tokens > 0 && written.text.trim().is_empty() && written.finish == Finish::End {
-            notes.push("the model ended without an answer; ask in other words".into());
-        }
         tracing::info!(
             prompt_tokens = report.prompt_tokens,
             answer_tokens = written.tokens,
             prefill_seconds = read.seconds,
             decode_seconds,
             kv_bytes = report.kv_bytes,
-            streamed = read.streamed,
             "answered"
         );
         let (sources, citations) = sources(ask.document, &prompt, &votes, &written.text);
-        notes.extend(unknown_numbers(ask, &written));
+        notes.extend(notes_on(ask, &written));
         Ok(Answer {
             sources,
             citations,
@@ -173,6 +170,17 @@ impl Engine {
             notes,
         })
     }
+}
+
+/// The notes on an answer: that it is empty, and its [`unknown_numbers`].
+fn notes_on(ask: &Ask<'_>, written: &DecodedAnswer) -> Vec<Note> {
+    let empty =
+        ask.max_tokens > 0 && written.text.trim().is_empty() && written.finish == Finish::End;
+    let ended = empty.then(|| "the model ended without an answer; ask in other words".into());
+    ended
+        .into_iter()
+        .chain(unknown_numbers(ask, written))
+        .collect()
 }
 
 /// A note on the numbers of an answer that stand in no text that the model read.

@@ -26,6 +26,16 @@ impl AppState {
         reply: Reply,
         bytes: Vec<u8>,
     ) -> Result<(), String> {
+        self.dispatch(now, reply, bytes)?;
+        self.ask_next();
+        self.ask_levels();
+        self.ask_neutral();
+        self.read_ahead();
+        Ok(())
+    }
+
+    /// Passes a reply to the part of the state that waits for it.
+    fn dispatch(&mut self, now: Instant, reply: Reply, bytes: Vec<u8>) -> Result<(), String> {
         match reply {
             Reply::Hello { .. } => return Err("a second hello".to_owned()),
             Reply::Model { model } => self.model_arrived(model),
@@ -87,9 +97,7 @@ impl AppState {
                 notes,
             } => self.document_read(ticket, stored == tokens, &notes),
             Reply::NeutralMap { ticket } => self.neutral_arrived(ticket, &bytes)?,
-            Reply::NeutralDone { ticket } => {
-                self.maps.neutral.ended(Some(ticket), false);
-            }
+            Reply::NeutralDone { ticket } => drop(self.maps.neutral.ended(Some(ticket), false)),
             Reply::Level { ticket, percent } => self.level_arrived(ticket, percent, bytes),
             Reply::LevelsDone { ticket } => self.levels_ended(Some(ticket), false),
             Reply::Compared { ticket } => self.compared(ticket, ComparisonState::Done, None),
@@ -101,10 +109,6 @@ impl AppState {
                 stopped,
             } => self.failed(ticket, what, &Fault { code, message }, stopped),
         }
-        self.ask_next();
-        self.ask_levels();
-        self.ask_neutral();
-        self.read_ahead();
         Ok(())
     }
 

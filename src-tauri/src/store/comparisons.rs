@@ -3,7 +3,7 @@
 use sqlx::Row;
 use sqlx::sqlite::SqliteConnection;
 
-use super::rows::{deflate, inflate, of_json, row_of_id, to_json};
+use super::values::{deflate, inflate, of_json, row_of_id, to_json};
 use super::{Store, StoreError};
 use crate::contract::Comparison;
 use crate::state::{ComparedMaps, StoredComparison};

@@ -3,7 +3,7 @@
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use super::rows::{id_of_row, row_of_id};
+use super::values::{id_of_row, row_of_id};
 use super::{Store, StoreError};
 use crate::contract::{ConversationEntry, FoundPassage, FoundPiece};
 

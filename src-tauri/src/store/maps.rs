@@ -3,7 +3,7 @@
 use kept_engine::{EvictionLog, MapGrid};
 use sqlx::Row;
 
-use super::rows::{deflate, inflate, of_json, row_of_id, text_of, to_json};
+use super::values::{deflate, inflate, of_json, row_of_id, text_of, to_json};
 use super::{Store, StoreError};
 use crate::state::{EarlierMap, TurnMap};
 

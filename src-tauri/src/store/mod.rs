@@ -9,12 +9,29 @@ mod lock;
 mod maps;
 mod open;
 mod rows;
+mod values;
 mod writer;
 
 pub use lock::{Lock, lock};
 pub use open::{Opened, open, open_beside, open_in_memory};
-pub use rows::Store;
 pub use writer::{Writer, start_writing};
+
+/// The open database.
+#[derive(Debug, Clone)]
+pub struct Store {
+    pool: sqlx::SqlitePool,
+}
+
+impl Store {
+    fn new(pool: sqlx::SqlitePool) -> Self {
+        Self { pool }
+    }
+
+    /// Closes the file after all writes.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+}
 
 /// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -1,52 +1,18 @@
-//! Converts between the store's rows and the app state.
+//! Reads and writes the store's rows.
 
-use std::io::{Read, Write};
 use std::sync::Arc;
 
-use flate2::Compression;
-use flate2::read::DeflateDecoder;
-use flate2::write::DeflateEncoder;
 use kept_engine::documents::Document;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::Row;
-use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::StoreError;
 use super::comparisons::comparison_of;
+use super::values::{deflate, id_of_row, of_json, row_of_id, text_of, to_json};
+use super::{Store, StoreError};
 use crate::contract::{ModelChoice, Settings, Turn};
 use crate::state::{Loaded, ModelEntry, Open, OpenDocument, Remembered};
-
-/// The open database.
-#[derive(Debug, Clone)]
-pub struct Store {
-    pub(super) pool: SqlitePool,
-}
-
-/// Maximum size of an inflated text or map: far above any document.
-const MAX_INFLATED_BYTES: u64 = 4 << 30;
-
-pub(super) fn deflate(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
-    let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
-    encoder
-        .write_all(bytes)
-        .and_then(|()| encoder.finish())
-        .map_err(|error| StoreError::Value(format!("a value to compress ({error})")))
-}
-
-pub(super) fn inflate(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
-    let mut inflated = Vec::new();
-    DeflateDecoder::new(bytes)
-        .take(MAX_INFLATED_BYTES)
-        .read_to_end(&mut inflated)
-        .map_err(|error| StoreError::Value(format!("a compressed value ({error})")))?;
-    Ok(inflated)
-}
-
-pub(super) fn text_of(bytes: &[u8]) -> Result<String, StoreError> {
-    String::from_utf8(inflate(bytes)?)
-        .map_err(|_| StoreError::Value("a text that is not UTF-8".to_owned()))
-}
 
 /// Makes a document's text searchable, in place of an earlier one.
 async fn index_text(
@@ -62,32 +28,7 @@ async fn index_text(
     Ok(())
 }
 
-pub(super) fn to_json(value: &impl Serialize) -> Result<String, StoreError> {
-    serde_json::to_string(value).map_err(|error| StoreError::Value(error.to_string()))
-}
-
-pub(super) fn of_json<T: DeserializeOwned>(text: &str) -> Result<T, StoreError> {
-    serde_json::from_str(text).map_err(|error| StoreError::Value(error.to_string()))
-}
-
-pub(super) fn id_of_row(id: i64) -> Result<u64, StoreError> {
-    u64::try_from(id).map_err(|_| StoreError::Value(format!("the id {id}")))
-}
-
-pub(super) fn row_of_id(id: u64) -> Result<i64, StoreError> {
-    i64::try_from(id).map_err(|_| StoreError::Value(format!("the id {id}")))
-}
-
 impl Store {
-    pub(super) fn new(pool: SqlitePool) -> Self {
-        Self { pool }
-    }
-
-    /// Closes the file after all writes.
-    pub async fn close(&self) {
-        self.pool.close().await;
-    }
-
     /// A conversation with its document, as they are at one moment. If its document is `open`, that one is taken: a
     /// huge text takes seconds to read.
     pub async fn conversation(
