@@ -100,46 +100,25 @@ KEPT_KERNEL(128, heads, Heads) {
     }
 }
 
-// Undoes RoPE in keys, for methods that re-assign positions and score keys as they are stored.
-struct Unrotate {
-    half_t* keys;      // [heads, capacity, dim]
-    const float* cos;  // [positions, rope_dim / 2]
-    const float* sin;
-    uint32_t capacity, dim, rope_dim, neighbours;
-};
-
-// block: one row of one head; grid: (rows, heads)
-KEPT_KERNEL(128, unrotate, Unrotate) {
-    half_t* const key = p.keys + ((size_t)blockIdx.y * p.capacity + blockIdx.x) * p.dim;
-    const uint32_t columns = p.rope_dim / 2;
-    for (uint32_t i = threadIdx.x; i < columns; i += blockDim.x) {
-        half_t* const first = key + (p.neighbours ? 2 * i : i);
-        half_t* const second = key + (p.neighbours ? 2 * i + 1 : i + columns);
-        const float a = to_float(*first), b = to_float(*second);
-        const float c = p.cos[(size_t)blockIdx.x * columns + i], s = p.sin[(size_t)blockIdx.x * columns + i];
-        *first = to_half(a * c + b * s);
-        *second = to_half(b * c - a * s);
-    }
-}
-
 // gate = activation(gate) * up
 struct Activate {
-    float* gate;      // gate of row r at r * gate_stride
-    const float* up;  // up of row r at r * up_stride
-    uint32_t rows, width, gate_stride, up_stride;
+    float* gate;      // [rows, width]
+    const float* up;  // [rows, width]
+    uint32_t rows, width;
     uint32_t gelu;    // 1: GELU (tanh), 0: SiLU
 };
 
 // block: 256 numbers of a row; grid: (width / 256, rows)
 KEPT_KERNEL(256, activate, Activate) {
-    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
+    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= p.width) {
         return;
     }
-    float* const gate = p.gate + (size_t)row * p.gate_stride + i;
+    const size_t element = (size_t)blockIdx.y * p.width + i;
+    float* const gate = p.gate + element;
     const float x = *gate;
     const float activated = p.gelu ? 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x))) : x / (1.0f + fast_exp(-x));
-    *gate = activated * p.up[(size_t)row * p.up_stride + i];
+    *gate = activated * p.up[element];
 }
 
 // x += y, where y repeats with its period

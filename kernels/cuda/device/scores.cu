@@ -17,7 +17,7 @@ struct Scores {
     uint32_t rows, first;        // first: position of row 0
     uint32_t q_heads, kv_heads, capacity;
     uint32_t limit;              // no row attends to keys from here on
-    uint32_t begin, end;         // second pass: columns to compute
+    uint32_t end;                // number of keys
     uint32_t stride;             // second pass: distance between the sums of two heads
     uint32_t add;                // second pass: add the result to `sums` instead of replacing them
     uint32_t words;              // for mark_below_average
@@ -100,14 +100,14 @@ __device__ __forceinline__ void tile_probabilities(float (&s)[KEYS / 8][4], cons
 }
 
 // Second pass. block: 64 keys of one query head; loops over the rows that attend to them, 64 at a time.
-template <int DIM, bool largest>
-__device__ __forceinline__ void columns(const Scores& p) {
+template <int DIM>
+__device__ __forceinline__ void column_sums(const Scores& p) {
     KEPT_SHARED(memory);
     half_t* const tile_keys = reinterpret_cast<half_t*>(memory);            // [KEYS, DIM + 8]
     float* const of_warps = reinterpret_cast<float*>(tile_keys + KEYS * STRIDE<DIM>);  // [WARPS, KEYS]
     const Lane own;
     const int warp = threadIdx.x / LANES, head = blockIdx.y, kv_head = head / (p.q_heads / p.kv_heads);
-    const int first_key = (int)p.begin + (int)blockIdx.x * KEYS;
+    const int first_key = (int)blockIdx.x * KEYS;
     copy_tile_begin<DIM, KEYS>(tile_keys, p.keys + (size_t)kv_head * p.capacity * DIM, first_key, at_most((int)p.end, (int)p.limit));
     copies_commit();
     copies_wait<0>();
@@ -136,8 +136,7 @@ __device__ __forceinline__ void columns(const Scores& p) {
             for (int j = 0; j < KEYS / 8; ++j) {
 #pragma unroll
                 for (int c = 0; c < 2; ++c) {
-                    const float x = s[j][2 * r + c];
-                    sums[j][c] = largest ? at_least(sums[j][c], x) : sums[j][c] + weight * x;
+                    sums[j][c] += weight * s[j][2 * r + c];
                 }
             }
         }
@@ -149,8 +148,7 @@ __device__ __forceinline__ void columns(const Scores& p) {
         for (int c = 0; c < 2; ++c) {
             float x = sums[j][c];
             for (int mask = 4; mask < LANES; mask *= 2) {
-                const float other = shuffle_xor(x, mask);
-                x = largest ? at_least(x, other) : x + other;
+                x += shuffle_xor(x, mask);
             }
             if (own.g == 0) {
                 of_warps[warp * KEYS + 8 * j + 2 * own.t + c] = x;
@@ -162,10 +160,9 @@ __device__ __forceinline__ void columns(const Scores& p) {
     if (threadIdx.x < KEYS && key < (int)p.end) {
         float x = of_warps[threadIdx.x];
         for (int w = 1; w < WARPS; ++w) {
-            const float other = of_warps[w * KEYS + threadIdx.x];
-            x = largest ? at_least(x, other) : x + other;
+            x += of_warps[w * KEYS + threadIdx.x];
         }
-        float* const out = p.sums + (size_t)head * p.stride + (key - (int)p.begin);
+        float* const out = p.sums + (size_t)head * p.stride + key;
         *out = p.add ? *out + x : x;
     }
 }
@@ -224,8 +221,7 @@ __device__ __forceinline__ void mark_below_average(const Scores& p) {
 
 #define KEPT_SCORES(DIM)                                                                    \
     KEPT_KERNEL_OF(128, 4, row_sums_##DIM, Scores) { row_sums<DIM>(p); }                    \
-    KEPT_KERNEL(128, column_sums_##DIM, Scores) { columns<DIM, false>(p); }                 \
-    KEPT_KERNEL(128, column_maxima_##DIM, Scores) { columns<DIM, true>(p); }                \
+    KEPT_KERNEL(128, column_sums_##DIM, Scores) { column_sums<DIM>(p); }                    \
     KEPT_KERNEL(128, mark_below_average_##DIM, Scores) { mark_below_average<DIM>(p); }
 
 KEPT_SCORES(64)

@@ -43,11 +43,6 @@ impl<T: Sync + 'static> CapturedGraph<T> {
         unsafe { self.recording.run() }
     }
 
-    /// The buffers of the launches.
-    pub fn work(&self) -> &T {
-        &self.work
-    }
-
     /// Returns the buffers of the launches, to capture a new graph.
     pub fn into_work(self) -> T {
         self.work

@@ -293,20 +293,6 @@ impl<T: DeviceElement> Buffer<T> {
         }
     }
 
-    /// [`Buffer::write`] with the elements as bytes.
-    ///
-    /// # Panics
-    /// When they exceed the buffer, or are not a whole number of elements.
-    pub fn write_bytes(&mut self, first: usize, bytes: &[u8]) -> Result<(), DeviceError> {
-        assert!(bytes.len().is_multiple_of(size_of::<T>()), "whole elements");
-        let to = self.part(&(first..first + bytes.len() / size_of::<T>()));
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        // SAFETY: any bytes are a valid `T`, and the range was checked.
-        unsafe { self.driver().upload(to, bytes) }
-    }
-
     /// Downloads `first..` to `elements`, after all work submitted so far.
     ///
     /// # Panics

@@ -124,17 +124,6 @@ struct HeadLayout {
     first_row: u64,
 }
 
-/// Parameters of kernel `unrotate`; same layout as `Unrotate` in `device/elementwise.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct UnrotateParameters {
-    keys: Address,
-    angles: [Address; 2],
-    capacity: u32,
-    dim: u32,
-    pairs: [u32; 2],
-}
-
 /// Parameters of kernel `activate`; same layout as `Activate` in `device/elementwise.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -143,8 +132,6 @@ struct ActivateParameters {
     up: Address,
     rows: u32,
     width: u32,
-    gate_stride: u32,
-    up_stride: u32,
     gelu: u32,
 }
 
@@ -314,36 +301,6 @@ impl Device {
         unsafe { self.launch("heads", geometry, &parameters) }
     }
 
-    /// Undoes RoPE in the first `rows` keys of every head; row == position.
-    ///
-    /// # Panics
-    /// When shapes do not match.
-    pub fn unrotate(
-        &self,
-        keys: &mut LayerRows,
-        rows: usize,
-        angles: RopeTables<'_>,
-    ) -> Result<(), DeviceError> {
-        let (heads, dim) = keys.heads();
-        assert!(
-            rows <= keys.capacity(),
-            "{rows} rows of {}",
-            keys.capacity()
-        );
-        angles.check(rows, dim);
-        let (angles, pairs) = RopeTables::parameters(Some(&angles));
-        let parameters = UnrotateParameters {
-            keys: keys.data.address(),
-            angles,
-            capacity: keys.capacity() as u32,
-            dim: dim as u32,
-            pairs,
-        };
-        let geometry = Geometry::new([rows, heads, 1], 128, 0);
-        // SAFETY: lengths were checked.
-        unsafe { self.launch("unrotate", geometry, &parameters) }
-    }
-
     /// `gate [rows, width] = activation(gate) * up [rows, width]`.
     ///
     /// # Panics
@@ -365,8 +322,6 @@ impl Device {
             up: up.address(),
             rows: rows as u32,
             width: width as u32,
-            gate_stride: width as u32,
-            up_stride: width as u32,
             gelu: u32::from(activation == Activation::Gelu),
         };
         let geometry = Geometry::new([width.div_ceil(THREADS), rows, 1], THREADS, 0);

@@ -2,7 +2,6 @@
 
 use half::f16;
 use kept_kernels::{HeadShape, Normalise, Scale};
-use std::ops::Range;
 
 use crate::driver::{Address, Geometry};
 use crate::{
@@ -50,8 +49,8 @@ impl ScoresScratch {
     }
 }
 
-/// Parameters of kernels `row_sums_*`, `column_sums_*`, `column_maxima_*` and `mark_below_average_*`; same layout as
-/// `Scores` in `device/scores.cu`.
+/// Parameters of kernels `row_sums_*`, `column_sums_*` and `mark_below_average_*`; same layout as `Scores` in
+/// `device/scores.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Parameters {
@@ -67,7 +66,6 @@ struct Parameters {
     kv_heads: u32,
     capacity: u32,
     limit: u32,
-    begin: u32,
     end: u32,
     stride: u32,
     add: u32,
@@ -187,38 +185,7 @@ impl Device {
             row_weight: 1.0 / task.rows as f32,
             ..task.parameters()
         };
-        let all = 0..task.tokens;
-        self.launch_columns(
-            "column_sums",
-            task,
-            parameters,
-            &scratch.log_sum_exp,
-            all,
-            out,
-        )
-    }
-
-    /// Writes `out [q_heads, columns]`: the largest probability that any row gives each key of `columns`.
-    ///
-    /// # Panics
-    /// When shapes do not match.
-    pub fn window_maxima(
-        &self,
-        task: &Scores<'_>,
-        columns: Range<usize>,
-        parts: &mut AttentionScratch,
-        scratch: &mut ScoresScratch,
-        out: &mut Buffer<f32>,
-    ) -> Result<(), DeviceError> {
-        assert!(
-            task.rows <= scratch.rows,
-            "the scratch is for {} rows",
-            scratch.rows
-        );
-        self.log_sum_exp(task, parts, &mut scratch.log_sum_exp)?;
-        let parameters = task.parameters();
-        let sums = &scratch.log_sum_exp;
-        self.launch_columns("column_maxima", task, parameters, sums, columns, out)
+        self.launch_column_sums(task, parameters, &scratch.log_sum_exp, out)
     }
 
     /// Adds to the first `tokens` columns of `sums [q_heads, columns]` each key's probabilities, summed over all rows.
@@ -238,55 +205,44 @@ impl Device {
             stride: stride as u32,
             ..task.parameters()
         };
-        let all = 0..task.tokens;
-        self.launch_columns("column_sums", task, parameters, log_sum_exp, all, sums)
+        self.launch_column_sums(task, parameters, log_sum_exp, sums)
     }
 
-    fn launch_columns(
+    fn launch_column_sums(
         &self,
-        kernel: &str,
         task: &Scores<'_>,
         parameters: Parameters,
         log_sum_exp: &Buffer<f32>,
-        columns: Range<usize>,
         out: &mut Buffer<f32>,
     ) -> Result<(), DeviceError> {
         let dim = task.check()?;
-        let heads = task.shape.q_heads;
-        assert!(
-            columns.start <= columns.end && columns.end <= task.tokens,
-            "columns {columns:?} of {} tokens",
-            task.tokens
-        );
+        let (heads, tokens) = (task.shape.q_heads, task.tokens);
         assert!(
             log_sum_exp.len() >= heads * task.rows,
             "log_sum_exp is [q_heads {heads}, rows {}]",
             task.rows
         );
         let stride = match parameters.add {
-            0 => columns.len(),
+            0 => tokens,
             _ => parameters.stride as usize,
         };
         assert!(
-            stride >= columns.len() && out.len() >= heads * stride,
-            "out is [q_heads {heads}, columns {}]",
-            columns.len()
+            stride >= tokens && out.len() >= heads * stride,
+            "out is [q_heads {heads}, tokens {tokens}]"
         );
         let parameters = Parameters {
             log_sum_exp: log_sum_exp.address(),
             sums: out.address(),
-            begin: columns.start as u32,
-            end: columns.end as u32,
             stride: stride as u32,
             ..parameters
         };
         let geometry = Geometry::new(
-            [columns.len().div_ceil(TILE), heads, 1],
+            [tokens.div_ceil(TILE), heads, 1],
             WARPS * 32,
             TILE * tile_row_bytes(dim) + WARPS * TILE * size_of::<f32>(),
         );
         // SAFETY: lengths were checked; the result is borrowed mutably.
-        unsafe { self.launch(&format!("{kernel}_{dim}"), geometry, &parameters) }
+        unsafe { self.launch(&format!("column_sums_{dim}"), geometry, &parameters) }
     }
 
     /// Writes the bit masks `marks [kv_heads, tokens, words]`, as [`kept_kernels::mark_below_average`].

@@ -118,53 +118,6 @@ fn heads_get_bias_norm_and_rope_in_both_layouts() {
 }
 
 #[test]
-fn unrotate_undoes_rope() {
-    let (device, mut numbers) = (devices()[0].clone(), Numbers::new(3));
-    for (dim, pairing) in HEAD_DIMS.into_iter().flat_map(|d| PAIRINGS.map(|p| (d, p))) {
-        let shape = HeadShape {
-            q_heads: 2,
-            kv_heads: 2,
-            head_dim: dim,
-        };
-        let columns = dim / 4;
-        let (mut host, mut keys) = layer(&device, &mut numbers, &shape, 7);
-        let (cos, sin) = angles(&mut numbers, 7, columns);
-        let back: Vec<f32> = sin.iter().map(|s| -s).collect();
-        for h in 0..2 {
-            reference::rotate(
-                &mut host.head_mut(h)[..5 * dim],
-                1,
-                dim,
-                &cos[..5 * columns],
-                &back[..5 * columns],
-                pairing,
-            );
-        }
-        let [cos, sin] = [cos, sin].map(|n| device.copy_of(&n).expect("memory"));
-        let angles = RopeTables {
-            cos: &cos,
-            sin: &sin,
-            rope_dim: 2 * columns,
-            pairing,
-        };
-        device.unrotate(&mut keys, 5, angles).expect("it runs");
-        let found: Vec<f32> = keys
-            .data()
-            .to_vec()
-            .expect("read")
-            .iter()
-            .map(|x| x.to_f32())
-            .collect();
-        close(
-            &found,
-            host.as_slice(),
-            2e-3,
-            &format!("turned back, heads of {dim}"),
-        );
-    }
-}
-
-#[test]
 fn activations_and_sums_match_the_reference() {
     let (device, mut numbers) = (devices()[0].clone(), Numbers::new(4));
     let (rows, width) = (2, 300);

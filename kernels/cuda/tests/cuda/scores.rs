@@ -121,22 +121,12 @@ fn window_scores_match_the_reference() {
 }
 
 #[test]
-fn maxima_and_column_sums_match_the_reference() {
+fn column_sums_match_the_reference() {
     for case in cases() {
-        let (mut parts, mut scratch) = case.scratch();
+        let (mut parts, _) = case.scratch();
         let what = format!("{:?}, {} of {}", case.shape, case.rows, case.tokens);
 
-        let columns = case.tokens / 3..case.tokens - case.tokens / 4;
-        let mut expected = vec![0.0; case.shape.q_heads * columns.len()];
-        let host = case.host_scores(Normalise::All, None);
-        reference::window_maxima(&host, columns.clone(), &mut expected);
-        let mut out = case.device.alloc_uninit(expected.len()).expect("memory");
         let task = case.scores(Normalise::All);
-        case.device
-            .window_maxima(&task, columns, &mut parts, &mut scratch, &mut out)
-            .expect("it runs");
-        close(&out.to_vec().expect("read"), &expected, 1e-4, &what);
-
         let stride = case.tokens + 5;
         let mut expected = Numbers::new(8).rows(case.shape.q_heads * stride);
         let mut sums = case.device.copy_of(&expected).expect("memory");
