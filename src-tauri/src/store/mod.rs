@@ -7,6 +7,7 @@ mod comparisons;
 mod conversations;
 mod lock;
 mod maps;
+mod migrations;
 mod open;
 mod rows;
 mod values;

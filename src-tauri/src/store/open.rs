@@ -3,17 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use sqlx::migrate::Migrator;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
     SqliteSynchronous,
 };
 
+use super::migrations::migrator;
 use super::{Store, StoreError};
 use crate::contract::Settings;
 use crate::state::{ModelEntry, Remembered};
-
-static MIGRATIONS: Migrator = sqlx::migrate!();
 
 /// An open store with its loaded contents.
 pub struct Opened {
@@ -182,7 +180,7 @@ async fn prepare(pool: SqlitePool) -> Result<(Store, Remembered), StoreError> {
         tracing::warn!(%damage, "the index of the search is made again");
         rebuild_search(&pool).await.map_err(|_| damage)?;
     }
-    MIGRATIONS.run(&pool).await?;
+    migrator().run(&pool).await?;
     let store = Store::new(pool);
     store.remove_hidden().await?;
     store.index_texts().await?;
