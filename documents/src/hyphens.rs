@@ -10,12 +10,22 @@
 
 use std::collections::HashSet;
 
+/// Stands behind a hyphen at the end of a line of a table's cell, until [`join`].
+pub(crate) const CELL_LINE: char = '\u{2028}';
+
 /// Joins the divided words of all pages.
 pub(crate) fn join(pages: &mut [String]) {
     let words = Words::of(pages);
-    for page in pages.iter_mut().filter(|page| page.contains("-\n")) {
+    for page in pages.iter_mut().filter(|page| division(page).is_some()) {
         *page = joined(page, &words);
     }
+}
+
+/// The first hyphen at the end of a line, and whether the line is one of a cell.
+fn division(text: &str) -> Option<(usize, bool)> {
+    let ends_line = |at: usize| text[at + 1..].starts_with(['\n', CELL_LINE]);
+    let (at, _) = text.match_indices('-').find(|&(at, _)| ends_line(at))?;
+    Some((at, text[at + 1..].starts_with(CELL_LINE)))
 }
 
 /// The words of a document in lower case, without those that a line divides.
@@ -29,7 +39,8 @@ struct Words {
 impl Words {
     fn of(pages: &[String]) -> Self {
         let (mut plain, mut hyphenated) = (HashSet::new(), HashSet::new());
-        for line in pages.iter().flat_map(|page| page.lines()) {
+        let lines = pages.iter().flat_map(|page| page.split(['\n', CELL_LINE]));
+        for line in lines {
             let line = line
                 .strip_suffix('-')
                 .map_or(line, |line| line.trim_end_matches(char::is_alphabetic));
@@ -58,8 +69,9 @@ impl Words {
 fn joined(page: &str, words: &Words) -> String {
     let mut text = String::with_capacity(page.len());
     let mut rest = page;
-    while let Some(at) = rest.find("-\n") {
-        let (before, after) = (&rest[..at], &rest[at + 2..]);
+    while let Some((at, is_of_cell)) = division(rest) {
+        let width = if is_of_cell { CELL_LINE.len_utf8() } else { 1 };
+        let (before, after) = (&rest[..at], &rest[at + 1 + width..]);
         let first = before.rsplit(|c: char| !c.is_alphabetic()).next();
         let first = first.unwrap_or_default();
         let second = after.split(|c: char| !c.is_alphabetic()).next();
@@ -72,7 +84,7 @@ fn joined(page: &str, words: &Words) -> String {
         text.push_str(before);
         rest = after;
         if !goes_on || !words.divide(first, second) {
-            text.push_str("-\n");
+            text.push_str(if is_of_cell { "-" } else { "-\n" });
             continue;
         }
         text.push_str(second);
@@ -82,7 +94,7 @@ fn joined(page: &str, words: &Words) -> String {
         text.push_str(&rest[..marks]);
         rest = rest[marks..].trim_start_matches([' ', '\t']);
         if !rest.starts_with('\n') && !rest.is_empty() {
-            text.push('\n');
+            text.push(if is_of_cell { ' ' } else { '\n' });
         }
     }
     text.push_str(rest);
@@ -109,6 +121,10 @@ mod tests {
             ("an OCTET SE-\nQUENCE. Next", "an OCTET SEQUENCE.\nNext"),
             ("the har-\nbour", "the harbour"),
             ("the har-\nbour,\nand more", "the harbour,\nand more"),
+            (
+                "A | the har-\u{2028}bour known well, well-\u{2028}known | B",
+                "A | the harbour known well, well-known | B",
+            ),
             ("zwei-\nhundert und drei-\nßig", "zweihundert\nund dreißig"),
         ] {
             assert_eq!(of(&[page]), [expected]);

@@ -39,6 +39,8 @@ mod pdf_content;
 mod pdf_headings;
 #[cfg(feature = "pdf")]
 mod pdf_layout;
+#[cfg(feature = "pdf")]
+mod pdf_tables;
 mod recognise;
 #[cfg(feature = "pdf")]
 mod running_heads;

@@ -48,7 +48,8 @@ pub(crate) fn at(text: &str, kind: &Kind, bounds: Range<usize>, byte: usize) -> 
             format: Format::Email,
         } => ends_markdown_passage,
         Kind::Extracted { .. } => ends_extracted_passage,
-        Kind::PlainText | Kind::Pdf => ends_sentence,
+        Kind::Pdf => ends_pdf_passage,
+        Kind::PlainText => ends_sentence,
     };
     let breaks_after = |i: usize| window.is_char_boundary(i) && is_break(window, i);
     let from = (1..=byte).rev().find(|i| breaks_after(*i)).unwrap_or(0);
@@ -128,15 +129,22 @@ fn ends_markdown_passage(window: &str, i: usize) -> bool {
 
 /// As [`ends_sentence`] in extracted text, where a paragraph, an item and a table row is a line.
 fn ends_extracted_passage(window: &str, i: usize) -> bool {
-    if ends_line(window, i) {
+    ends_line(window, i) || ends_sentence(window, i) && !is_in_row(window, i)
+}
+
+/// As [`ends_sentence`], but a table row is a passage of its own.
+fn ends_pdf_passage(window: &str, i: usize) -> bool {
+    if ends_line(window, i) && (is_in_row(window, i - 1) || is_in_row(window, i)) {
         return true;
     }
-    let line = || {
-        let start = window[..i].rfind('\n').map_or(0, |at| at + 1);
-        let end = window[i..].find('\n').map_or(window.len(), |at| i + at);
-        &window[start..end]
-    };
-    ends_sentence(window, i) && !line().contains(" | ")
+    ends_sentence(window, i) && !is_in_row(window, i)
+}
+
+/// Whether the line of byte `i` is a row of a table.
+fn is_in_row(window: &str, i: usize) -> bool {
+    let start = window[..i].rfind('\n').map_or(0, |at| at + 1);
+    let end = window[i..].find('\n').map_or(window.len(), |at| i + at);
+    window[start..end].contains(" | ")
 }
 
 /// Whether the line begins with `12. ` or `3) `.

@@ -1,8 +1,8 @@
 //! Drawn glyphs to lines of text.
 //!
 //! A PDF contains positioned glyphs; the gaps between them define words, lines and paragraphs. Glyphs are processed in
-//! drawing order, which in practice is the reading order, also in columns. Nothing is sorted; `hyphens` joins words that
-//! a line divides.
+//! drawing order, which in practice is the reading order, also in columns. Nothing is sorted; `pdf_tables` writes the rows of
+//! tables, `hyphens` joins words that a line divides.
 //!
 //! ```text
 //!   previous glyph        next glyph
@@ -20,6 +20,7 @@ use pdf_extract::{MediaBox, OutputDev, OutputError, Transform};
 use unicode_normalization::char::compose;
 
 use crate::pdf_headings::Sizes;
+use crate::pdf_tables::{self, CELL, Piece};
 
 /// Minimum width of a space, in em. Kerning is smaller; the tightest justified spaces are larger.
 const SPACE: f64 = 0.12;
@@ -85,6 +86,11 @@ impl Glyph {
         (dx * along_x + dy * along_y, dx * along_y - dy * along_x)
     }
 
+    /// Whether `next` runs in another direction.
+    fn turns(&self, next: &Glyph) -> bool {
+        self.direction.0 * next.direction.0 + self.direction.1 * next.direction.1 < 0.9
+    }
+
     /// False for a font without widths, which draws all letters of a word at one place.
     fn has_width(&self) -> bool {
         self.advance > 0.1 * self.em
@@ -99,6 +105,7 @@ pub(crate) struct Layout<'a> {
     pitch: Option<f64>,
     /// Where the text has gaps by letter spacing, as many as follow each other without another gap.
     spaced: Vec<usize>,
+    pieces: Vec<Piece>,
     stop: &'a AtomicBool,
     /// The most text, in bytes.
     most: usize,
@@ -117,6 +124,7 @@ impl<'a> Layout<'a> {
             last: None,
             pitch: None,
             spaced: Vec::new(),
+            pieces: Vec::new(),
             stop,
             most,
         }
@@ -124,7 +132,30 @@ impl<'a> Layout<'a> {
 
     pub(crate) fn finish(mut self) -> PageText {
         self.page.text.truncate(self.page.text.trim_end().len());
+        self.page.text = pdf_tables::write(self.page.text, &self.pieces, &mut self.page.sizes);
         self.page
+    }
+
+    /// Notes where the text of `glyph` stands; it begins a piece behind a wide gap.
+    fn place(&mut self, glyph: &Glyph) {
+        let right = glyph.x + glyph.advance - glyph.spacing;
+        let begins = self.last.as_ref().is_none_or(|(last, _)| {
+            let (along, across) = last.to(glyph);
+            let gap = along - last.advance;
+            let em = last.em.max(glyph.em);
+            across.abs() > LINE * em || gap > CELL * em || gap < -TAB * em || last.turns(glyph)
+        });
+        match self.pieces.last_mut() {
+            Some(piece) if !begins => piece.right = piece.right.max(right),
+            _ => self.pieces.push(Piece {
+                start: self.page.text.len(),
+                left: glyph.x,
+                right,
+                down: -glyph.y,
+                em: glyph.em,
+                is_upright: glyph.direction.0 > 0.99,
+            }),
+        }
     }
 
     /// Ends the line; with a blank line if a paragraph begins.
@@ -148,8 +179,7 @@ impl<'a> Layout<'a> {
         let em = last.em.max(next.em);
         let (along, across) = last.to(next);
         let along = along - last.advance;
-        let has_turned =
-            last.direction.0 * next.direction.0 + last.direction.1 * next.direction.1 < 0.9;
+        let has_turned = last.turns(next);
         let is_wide = last.spacing >= WIDE * em && along.abs() <= SPACE * em;
         if !is_wide || has_turned || across.abs() > LINE * em {
             self.spaced.clear();
@@ -314,6 +344,7 @@ impl OutputDev for Layout<'_> {
             return Ok(());
         }
         self.move_to(&next);
+        self.place(&next);
         let size = (em * 10.0).round() as u32;
         if self.page.sizes.last().is_none_or(|last| last.1 != size) {
             self.page.sizes.push((self.page.text.len(), size));

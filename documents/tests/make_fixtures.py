@@ -21,7 +21,7 @@ from reportlab.lib.styles import ParagraphStyle
 from reportlab.pdfbase import pdfmetrics
 from reportlab.pdfbase.ttfonts import TTFont
 from reportlab.pdfgen import canvas
-from reportlab.platypus import BaseDocTemplate, Frame, PageTemplate, Paragraph
+from reportlab.platypus import BaseDocTemplate, Frame, PageBreak, PageTemplate, Paragraph, Spacer, Table
 
 HERE = pathlib.Path(__file__).parent / "fixtures"
 
@@ -313,6 +313,31 @@ def headed():
     writer.write(HERE / "bookmarks-circle.pdf")
 
 
+def tables():
+    """Tables, and what only looks like one."""
+    body = ParagraphStyle("body", fontName="Times-Roman", fontSize=10, leading=12)
+    paragraph = lambda text: Paragraph(text, body)
+
+    def table(rows, widths, *style):
+        return Table(rows, colWidths=widths, style=[("VALIGN", (0, 0), (-1, -1), "TOP"), *style])
+
+    by_year = [["", "2021", "2022", "2023"], ["Lamp oil", "1,204", "", "1,310"], ["Candles and wicks", "987", "1,020", "1,111"],
+               ["Keys", "", "455", "502"], ["Total", "2,191", "1,475", "2,923"]]
+    duties = [["Who", "What", "By when"],
+              ["The keeper", paragraph("Count every page in all of the rooms, and write down the encyc-<br/>lopedia."), paragraph("the last day of a month")],
+              ["The mason", paragraph("Mend the wall."), ""],
+              ["The deputy keeper", paragraph("Carry the lamps, oil and wicks down the stairs."), paragraph("each evening at six")]]
+    narrow = [["Bolt", "12", "0.40", "4.80"], ["Nut", "", "0.20", "2.40"], ["Washer", "100", "0.05", "5.00"]]
+    marks = [[mark, paragraph(text)] for mark, text in
+             [("\u2022", "Close the door of the room behind you when you go."), ("\u2022", "Leave the lamp."), ("1.2", "Count the encyclopedia twice.")]]
+    contents = [["1", "The shelves" + " ." * 20, "3"], ["2", "The stairs" + " ." * 21, "9"]]
+    story = [paragraph("Sold by the archive"), table(by_year, [110, 50, 50, 50], ("ALIGN", (1, 0), (-1, -1), "RIGHT")), Spacer(0, 30),
+             table(duties, [95, 130, 80]), Spacer(0, 30), table(narrow, [50, 32, 32, 32]), PageBreak(),
+             table(marks, [18, 200]), Spacer(0, 40), table(contents, [18, 180, 30])]
+    BaseDocTemplate(str(HERE / "tables.pdf"), pagesize=A5, invariant=1, pageTemplates=[
+        PageTemplate(id="one", frames=[Frame(40, 40, 340, 520, id="all")])]).build(story)
+
+
 def others():
     Image.new("L", (4, 4), 9).save(HERE / "picture.png")
     import zipfile
@@ -329,5 +354,6 @@ if __name__ == "__main__":
     locked()
     scans()
     headed()
+    tables()
     others()
     print(sum(f.stat().st_size for f in HERE.iterdir()), "bytes")

@@ -171,11 +171,41 @@ fn bookmarks_are_headings() {
 }
 
 #[test]
-fn table_cells_are_separated_by_tabs() {
+fn tables_are_written_by_rows() {
     assert_eq!(
         open("table.pdf").text,
-        "Year\tVolumes\tPages\n1901\t12\t3400\n1902\t15\t4100"
+        "Year | Volumes | Pages\n1901 | 12 | 3400\n1902 | 15 | 4100"
     );
+    let document = open("tables.pdf");
+    let [tables, others] = [0, 1].map(|i| &document.text[document.pages[i].range.clone()]);
+    let expected = "\
+Sold by the archive
+ | 2021 | 2022 | 2023
+Lamp oil | 1,204 |  | 1,310
+Candles and wicks | 987 | 1,020 | 1,111
+Keys |  | 455 | 502
+Total | 2,191 | 1,475 | 2,923
+
+Who | What | By when
+The keeper | Count every page in all of the rooms, and write down the encyclopedia. | the last day of a month
+The mason | Mend the wall.
+The deputy keeper | Carry the lamps, oil and wicks down the stairs. | each evening at six
+
+Bolt | 12 | 0.40 | 4.80
+Nut |  | 0.20 | 2.40
+Washer | 100 | 0.05 | 5.00";
+    assert_eq!(tables.trim_end(), expected);
+    // A source is the whole row.
+    for (at, row) in [
+        ("1,310", "Lamp oil | 1,204 |  | 1,310"),
+        ("wall", "The mason | Mend the wall."),
+    ] {
+        let at = document.text.find(at).unwrap();
+        assert_eq!(&document.text[document.passage_at(at)], row);
+    }
+    // Neither lists nor contents are tables.
+    assert!(!others.contains('|'), "{others}");
+    assert!(others.contains("• Leave the lamp."), "{others}");
 }
 
 #[test]
