@@ -10,8 +10,8 @@ mod moments;
 use std::ops::Range;
 
 use kept_kernels::{
-    HeadShape, LastRows, Normalise, RowStore, Scale, Stop, Stopped, WindowScores, add_column_sums,
-    log_sum_exp, mark_below_average, window_scores, window_scores_among, words,
+    HeadShape, LastRows, RowStore, Stop, Stopped, WindowScores, mark_below_average, window_scores,
+    window_scores_among, words,
 };
 use kept_models::RopeTable;
 use kept_policies::{ExpectedQueries, ExpectedQueriesRequest, WeightedWindow};
@@ -19,141 +19,47 @@ use kept_policies::{ExpectedQueries, ExpectedQueriesRequest, WeightedWindow};
 pub use host_rows::{HostRows, Pool};
 pub use moments::{MeanRotation, QueryMoments};
 
-/// The last queries of a prompt and all its keys.
-#[derive(Debug, Clone, Copy)]
-pub struct LastQueries<'a> {
-    /// Heads of the layer.
-    pub shape: HeadShape,
-    /// Scale of the attention logits.
-    pub scale: Scale<'a>,
-    /// `[rows, q_heads, head_dim]`, rotated: the last rows of the prompt.
-    pub queries: &'a [f32],
-    /// Rotated keys, row == position.
-    pub keys: &'a RowStore,
-    /// Prompt length n.
-    pub tokens: usize,
-    /// `[q_heads, k]`: log-sum-exp of the last k rows, if attention has computed it.
-    pub log_sum_exp: &'a [f32],
+/// Writes the attention of the last rows to `out [q_heads, n]`, weighted towards the newest ([`WeightedWindow`]): to all
+/// keys, or only to `candidates`, ascending and before those rows, and 0 to the other keys. `known` as in
+/// [`WindowScores::log_sum_exp`].
+///
+/// # Errors
+/// If `stop` was requested.
+pub fn weighted_window(
+    last: &LastRows<'_>,
+    known: &[f32],
+    window: WeightedWindow,
+    candidates: Option<&[u32]>,
+    out: &mut Vec<f32>,
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    out.clear();
+    out.resize(last.shape.q_heads * last.tokens, 0.0);
+    let task = WindowScores {
+        row_weights: Some(&ramp_weights(window)),
+        log_sum_exp: known,
+        ..last.newest(window.rows).window()
+    };
+    match candidates {
+        Some(candidates) => window_scores_among(&task, candidates, out, stop),
+        None => window_scores(&task, out, stop),
+    }
 }
 
-impl<'a> LastQueries<'a> {
-    /// The last `rows` of these queries.
-    pub fn last(&self, rows: usize) -> &'a [f32] {
-        let width = self.shape.q_heads * self.shape.head_dim;
-        &self.queries[self.queries.len() - rows * width..]
-    }
-
-    fn scores(
-        &self,
-        queries: &[f32],
-        weights: Option<&[f32]>,
-        out: &mut Vec<f32>,
-        stop: &Stop,
-    ) -> Result<(), Stopped> {
-        out.clear();
-        out.resize(self.shape.q_heads * self.tokens, 0.0);
-        window_scores(&self.window(queries, weights), out, stop)
-    }
-
-    /// The attention of `queries`, the last ones, over all keys; row i has weight `weights[i]`.
-    pub(crate) fn window<'w>(
-        &'w self,
-        queries: &'w [f32],
-        weights: Option<&'w [f32]>,
-    ) -> WindowScores<'w> {
-        WindowScores {
-            shape: self.shape,
-            scale: self.scale,
-            queries,
-            keys: self.keys,
-            tokens: self.tokens,
-            normalise: Normalise::All,
-            row_weights: weights,
-            log_sum_exp: self.log_sum_exp,
-        }
-    }
-
-    /// Writes the attention of the last rows to `out [q_heads, n]`, weighted towards the newest
-    /// ([`WeightedWindow`]).
-    ///
-    /// # Errors
-    /// If `stop` was requested.
-    pub fn weighted_window(
-        &self,
-        weighted_window: WeightedWindow,
-        out: &mut Vec<f32>,
-        stop: &Stop,
-    ) -> Result<(), Stopped> {
-        let weights = ramp_weights(weighted_window);
-        self.scores(self.last(weighted_window.rows), Some(&weights), out, stop)
-    }
-
-    /// As [`LastQueries::weighted_window`], but only for the keys `candidates`, ascending and before those rows; 0
-    /// for other keys.
-    ///
-    /// # Errors
-    /// If `stop` was requested.
-    pub fn ramp_among(
-        &self,
-        weighted_window: WeightedWindow,
-        candidates: &[u32],
-        out: &mut Vec<f32>,
-        stop: &Stop,
-    ) -> Result<(), Stopped> {
-        let weights = ramp_weights(weighted_window);
-        out.clear();
-        out.resize(self.shape.q_heads * self.tokens, 0.0);
-        let task = self.window(self.last(weighted_window.rows), Some(&weights));
-        window_scores_among(&task, candidates, out, stop)
-    }
-
-    /// Writes `bits [kv_heads, n, words]` as in [`LowAttention`](kept_policies::LowAttention), for the last
-    /// `rows` queries.
-    ///
-    /// # Errors
-    /// If `stop` was requested.
-    pub fn low_attention(
-        &self,
-        rows: usize,
-        bits: &mut Vec<u64>,
-        stop: &Stop,
-    ) -> Result<(), Stopped> {
-        bits.clear();
-        bits.resize(self.shape.kv_heads * self.tokens * words(rows), 0);
-        mark_below_average(&self.last_rows(self.last(rows)), bits, stop)
-    }
-
-    /// Adds the attention of `queries` to every key to `sums [q_heads, columns]`. `known` is the queries'
-    /// log-sum-exp.
-    ///
-    /// # Errors
-    /// If `stop` was requested.
-    pub fn add_column_sums(
-        &self,
-        known: LogSumExp<'_>,
-        sums: &mut [f32],
-        stop: &Stop,
-    ) -> Result<(), Stopped> {
-        let task = self.last_rows(self.queries);
-        let known = match known {
-            LogSumExp::Known(known) => known,
-            LogSumExp::Unknown(scratch) => {
-                log_sum_exp(&task, scratch, stop)?;
-                &*scratch
-            }
-        };
-        add_column_sums(&task, known, sums, stop)
-    }
-
-    fn last_rows(&self, queries: &'a [f32]) -> LastRows<'a> {
-        LastRows {
-            shape: self.shape,
-            scale: self.scale,
-            queries,
-            keys: self.keys,
-            tokens: self.tokens,
-        }
-    }
+/// Writes `bits [kv_heads, n, words]` as in [`LowAttention`](kept_policies::LowAttention), for the last `rows`
+/// queries.
+///
+/// # Errors
+/// If `stop` was requested.
+pub fn low_attention(
+    last: &LastRows<'_>,
+    rows: usize,
+    bits: &mut Vec<u64>,
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    bits.clear();
+    bits.resize(last.shape.kv_heads * last.tokens * words(rows), 0);
+    mark_below_average(&last.newest(rows), bits, stop)
 }
 
 /// `[rows]`: weight of each of the last rows.
@@ -164,14 +70,6 @@ pub fn ramp_weights(weighted_window: WeightedWindow) -> Vec<f32> {
             (1.0 + (weighted_window.newest - 1.0) * row as f32 / last) / weighted_window.rows as f32
         })
         .collect()
-}
-
-/// The log-sum-exp of query rows, `[q_heads, rows]`.
-pub enum LogSumExp<'a> {
-    /// As attention computed it.
-    Known(&'a [f32]),
-    /// Not computed; a buffer for it.
-    Unknown(&'a mut [f32]),
 }
 
 /// Results and buffers of one layer's measurements, allocated once.
@@ -333,38 +231,34 @@ mod tests {
         // three keys.
         let mut keys = RowStore::uniform(1, 3, 2);
         keys.row_mut(0, 0).copy_from_slice(&[4.0, 0.0]);
-        let last = LastQueries {
+        let last = LastRows {
             shape: SHAPE,
             scale: 1.0.into(),
             queries: &[1.0, 0.0, 1.0, 0.0, -1.0, 0.0, -1.0, 0.0],
             keys: &keys,
             tokens: 3,
-            log_sum_exp: &[],
         };
         let mut bits = Vec::new();
-        last.low_attention(2, &mut bits, &Stop::new())
-            .expect("not stopped");
+        low_attention(&last, 2, &mut bits, &Stop::new()).expect("not stopped");
         assert_eq!(bits, [0b10, 0b01, 0b00], "key 2 is not there for row 0");
     }
 
     #[test]
     fn weighted_window_favours_the_newest_row() {
         let keys = RowStore::uniform(1, 4, 2);
-        let last = LastQueries {
+        let last = LastRows {
             shape: SHAPE,
             scale: 1.0.into(),
             queries: &[0.0; 12],
             keys: &keys,
             tokens: 4,
-            log_sum_exp: &[],
         };
-        let weighted_window = WeightedWindow {
+        let window = WeightedWindow {
             rows: 3,
             newest: 1.2,
         };
         let mut out = Vec::new();
-        last.weighted_window(weighted_window, &mut out, &Stop::new())
-            .expect("not stopped");
+        weighted_window(&last, &[], window, None, &mut out, &Stop::new()).expect("not stopped");
         let expected = (1.0 / 2.0 + 1.1 / 3.0 + 1.2 / 4.0) / 3.0;
         assert!((out[0] - expected).abs() < 1e-6, "{out:?}");
         assert!((out[3] - 1.2 / 4.0 / 3.0).abs() < 1e-6, "{out:?}");

@@ -38,7 +38,17 @@ impl<'a> LastRows<'a> {
         self.queries.len() / (self.shape.q_heads * self.shape.head_dim)
     }
 
-    pub(crate) fn window(&self) -> WindowScores<'a> {
+    /// The newest `rows` of these rows.
+    pub fn newest(&self, rows: usize) -> Self {
+        let width = self.shape.q_heads * self.shape.head_dim;
+        Self {
+            queries: &self.queries[self.queries.len() - rows * width..],
+            ..*self
+        }
+    }
+
+    /// These rows as an observation window: the mean of the rows, over all keys.
+    pub fn window(&self) -> WindowScores<'a> {
         WindowScores {
             shape: self.shape,
             scale: self.scale,

@@ -4,9 +4,10 @@
 //! involved.
 
 use kept_engine::kernels::{
-    HeadShape, Normalise, RowStore, Stop, WindowScores, window_maxima, window_scores,
+    HeadShape, LastRows, Normalise, RowStore, Stop, WindowScores, add_column_sums, log_sum_exp,
+    window_maxima, window_scores,
 };
-use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments};
+use kept_engine::observe::{QueryMoments, low_attention, weighted_window};
 use kept_engine::{HostRows, Pool};
 use kept_policies::{
     Evict, ExpectedQueries, LowAttention, Method, ModelShape, Needs, Observation, Parallel, Pos,
@@ -148,17 +149,16 @@ impl<'c> Seen<'c> {
             Measured::ByKernel => last_queries(case, |last| {
                 let mut known = vec![0.0; case.q_heads * case.n];
                 let mut sums = vec![0.0; case.q_heads * case.n];
-                let known = LogSumExp::Unknown(&mut known);
-                last.add_column_sums(known, &mut sums, &Stop::new())
-                    .expect("never stopped");
+                log_sum_exp(last, &mut known, &Stop::new()).expect("never stopped");
+                add_column_sums(last, &known, &mut sums, &Stop::new()).expect("never stopped");
                 sums
             }),
         });
-        let weighted_window = needs.weighted_window.map(|weighted_window| match measured {
-            Measured::Slowly => case.weighted_window(weighted_window),
+        let weighted_window = needs.weighted_window.map(|window| match measured {
+            Measured::Slowly => case.weighted_window(window),
             Measured::ByKernel => last_queries(case, |last| {
                 let mut out = Vec::new();
-                last.weighted_window(weighted_window, &mut out, &Stop::new())
+                weighted_window(last, &[], window, None, &mut out, &Stop::new())
                     .expect("never stopped");
                 out
             }),
@@ -167,8 +167,7 @@ impl<'c> Seen<'c> {
             Measured::Slowly => case.low_attention(rows),
             Measured::ByKernel => last_queries(case, |last| {
                 let (rows, mut bits) = (rows.min(case.n), Vec::new());
-                last.low_attention(rows, &mut bits, &Stop::new())
-                    .expect("never stopped");
+                low_attention(last, rows, &mut bits, &Stop::new()).expect("never stopped");
                 (rows, bits)
             }),
         });
@@ -177,7 +176,7 @@ impl<'c> Seen<'c> {
             Measured::ByKernel => last_queries(case, |last| {
                 let mut moments = QueryMoments::default();
                 moments.start(last.shape, request);
-                moments.add(last.last(case.n - request.skip));
+                moments.add(last.newest(case.n - request.skip).queries);
                 let found = moments.finish(None).expect("started");
                 let covariance = found.covariance.unwrap_or_default();
                 (found.mean.to_vec(), covariance.to_vec())
@@ -288,15 +287,14 @@ fn maxima(case: &Case, sinks: usize) -> Vec<f32> {
 }
 
 /// Runs one of the product's measurements on all queries of a case.
-fn last_queries<T>(case: &Case, measure: impl FnOnce(&LastQueries<'_>) -> T) -> T {
+fn last_queries<T>(case: &Case, measure: impl FnOnce(&LastRows<'_>) -> T) -> T {
     let (keys, queries) = (key_rows(case), query_rows(case, case.n));
-    measure(&LastQueries {
+    measure(&LastRows {
         shape: heads(case),
         scale: (1.0 / (case.head_dim as f32).sqrt()).into(),
         queries: &queries,
         keys: &keys,
         tokens: case.n,
-        log_sum_exp: &[],
     })
 }
 

@@ -2,9 +2,10 @@
 
 use anyhow::Context;
 use kept_engine::kernels::{
-    HeadShape, Normalise, RowStore, Scale, Stop, WindowScores, window_maxima, window_scores,
+    HeadShape, LastRows, Normalise, RowStore, Scale, Stop, WindowScores, add_column_sums,
+    log_sum_exp, window_maxima, window_scores,
 };
-use kept_engine::observe::{LastQueries, LogSumExp, Pool, QueryMoments};
+use kept_engine::observe::{Pool, QueryMoments, low_attention, weighted_window};
 use kept_engine::policies::{
     ExpectedQueries, LowAttention, Needs, Observation, ObservationWindow, PromptRows, Softmax,
     WeightedWindow,
@@ -37,13 +38,12 @@ impl Seen {
         };
         let scale = Scale::from(1.0 / (shape.head_dim as f32).sqrt());
         let (keys, queries) = (key_rows(k, 0..n), query_rows(q, 0..n));
-        let last = LastQueries {
+        let last = LastRows {
             shape,
             scale,
             queries: &queries,
             keys: &keys,
             tokens: n,
-            log_sum_exp: &[],
         };
         let mut seen = Self {
             rows: needs.rows,
@@ -57,19 +57,17 @@ impl Seen {
             seen.column_sums = Some(column_sums(&last, &stop)?);
         }
         if let Some(asked) = needs.weighted_window {
-            let (rows, mut weighted_window) = (asked.rows.min(n), Vec::new());
-            last.weighted_window(
-                WeightedWindow { rows, ..asked },
-                &mut weighted_window,
-                &stop,
-            )
-            .context("stopped")?;
-            seen.weighted_window = Some(weighted_window);
+            let window = WeightedWindow {
+                rows: asked.rows.min(n),
+                ..asked
+            };
+            let mut scores = Vec::new();
+            weighted_window(&last, &[], window, None, &mut scores, &stop).context("stopped")?;
+            seen.weighted_window = Some(scores);
         }
         if let Some(rows) = needs.low_attention {
             let (rows, mut bits) = (rows.min(n), Vec::new());
-            last.low_attention(rows, &mut bits, &stop)
-                .context("stopped")?;
+            low_attention(&last, rows, &mut bits, &stop).context("stopped")?;
             seen.low_attention = Some((rows, bits));
         }
         // The tensors are used as given, so the expected queries are not rotated by RoPE.
@@ -77,7 +75,7 @@ impl Seen {
             let mut moments = QueryMoments::default();
             moments.start(shape, asked);
             // All given tokens belong to the document.
-            moments.add(last.last(n - asked.skip.min(n)));
+            moments.add(last.newest(n - asked.skip.min(n)).queries);
             seen.expected_queries = moments.finish(None).map(|found| {
                 let covariance = found.covariance.unwrap_or_default();
                 (found.mean.to_vec(), covariance.to_vec())
@@ -141,22 +139,16 @@ fn query_rows(q: &HeadMajor, rows: std::ops::Range<usize>) -> Vec<f32> {
 
 /// `[q_heads, n]`: the mean probability that the observation window gives each token.
 fn window_probabilities(
-    last: &LastQueries<'_>,
+    last: &LastRows<'_>,
     window: ObservationWindow,
     stop: &Stop,
 ) -> anyhow::Result<Vec<f32>> {
     let task = WindowScores {
-        shape: last.shape,
-        scale: last.scale,
-        queries: last.last(window.rows.min(last.tokens)),
-        keys: last.keys,
-        tokens: last.tokens,
         normalise: match window.softmax {
             Softmax::All => Normalise::All,
             Softmax::Prefix => Normalise::Prefix,
         },
-        row_weights: None,
-        log_sum_exp: &[],
+        ..last.newest(window.rows.min(last.tokens)).window()
     };
     let mut scores = vec![0.0; last.shape.q_heads * last.tokens];
     window_scores(&task, &mut scores, stop).context("stopped")?;
@@ -164,11 +156,11 @@ fn window_probabilities(
 }
 
 /// `[q_heads, n]`: the probabilities that all tokens give each token, summed.
-fn column_sums(last: &LastQueries<'_>, stop: &Stop) -> anyhow::Result<Vec<f32>> {
+fn column_sums(last: &LastRows<'_>, stop: &Stop) -> anyhow::Result<Vec<f32>> {
     let numbers = last.shape.q_heads * last.tokens;
     let (mut known, mut sums) = (vec![0.0; numbers], vec![0.0; numbers]);
-    last.add_column_sums(LogSumExp::Unknown(&mut known), &mut sums, stop)
-        .context("stopped")?;
+    log_sum_exp(last, &mut known, stop).context("stopped")?;
+    add_column_sums(last, &known, &mut sums, stop).context("stopped")?;
     Ok(sums)
 }
 
@@ -196,18 +188,15 @@ fn reconstruction(
                 keys.row_mut(head, row).copy_from_slice(key);
             }
         }
-        let task = WindowScores {
+        let rows = LastRows {
             shape,
             scale: (1.0 / (shape.head_dim as f32).sqrt()).into(),
             queries: &query_rows(&repetition.q, chunk.rows.clone()),
             keys: &keys,
             tokens: own + chunk.rows.len(),
-            normalise: Normalise::All,
-            row_weights: None,
-            log_sum_exp: &[],
         };
         let mut maxima = vec![0.0; shape.q_heads * chunk.tokens.len()];
-        window_maxima(&task, ahead..own, &mut maxima, stop).context("stopped")?;
+        window_maxima(&rows.window(), ahead..own, &mut maxima, stop).context("stopped")?;
         for (head, maxima) in maxima.chunks_exact(chunk.tokens.len()).enumerate() {
             let of_head = &mut scores[head / shape.group() * n..][..n];
             let scores = of_head[chunk.tokens.clone()].iter_mut();

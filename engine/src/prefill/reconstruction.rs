@@ -14,9 +14,7 @@
 
 use std::ops::Range;
 
-use kept_kernels::{
-    HeadShape, Normalise, PrefillAttention, RowStore, Stop, WindowScores, window_maxima,
-};
+use kept_kernels::{HeadShape, LastRows, PrefillAttention, RowStore, Stop, window_maxima};
 use kept_models::{Model, RopeTable};
 
 use crate::EngineError;
@@ -228,17 +226,14 @@ impl<'a> ReconstructionPass<'a> {
         let columns = ahead..own;
         self.maxima.clear();
         self.maxima.resize(heads.q_heads * columns.len(), 0.0);
-        let task = WindowScores {
+        let rows = LastRows {
             shape: heads,
             scale: attention_scale(self.model, layer),
             queries: q,
             keys: &self.seen,
             tokens: own + rows.end,
-            normalise: Normalise::All,
-            row_weights: None,
-            log_sum_exp: &[],
         };
-        window_maxima(&task, columns, &mut self.maxima, stop)?;
+        window_maxima(&rows.window(), columns, &mut self.maxima, stop)?;
         let of_heads = self.maxima.chunks_exact(segment.chunk.len());
         for (head, maxima) in of_heads.enumerate() {
             let scores = &mut self.scores[head / heads.group() * self.tokens..][..self.tokens];

@@ -6,7 +6,7 @@ use kept_policies::Softmax;
 use super::CpuPrefill;
 use crate::backend::measurements::LayerMeasurements;
 use crate::backend::tasks::{Chunk, LastRows};
-use crate::observe::{LastQueries, LogSumExp};
+use crate::observe::{low_attention, weighted_window};
 use crate::shape::attention_scale;
 
 impl CpuPrefill<'_> {
@@ -24,7 +24,14 @@ impl CpuPrefill<'_> {
             measured,
             ..
         } = measurements;
-        let last = self.last_queries(window_queries, tokens);
+        let last = kept_kernels::LastRows {
+            shape: self.heads,
+            scale: attention_scale(self.model, self.weights.layer),
+            queries: window_queries,
+            keys: &self.buffers.keys,
+            tokens,
+        };
+        let known = &self.buffers.log_sum_exp[..self.heads.q_heads * self.attended];
         match what {
             LastRows::Window(window) => {
                 window_scores.resize(last.shape.q_heads * tokens, 0.0);
@@ -33,29 +40,16 @@ impl CpuPrefill<'_> {
                         Softmax::All => Normalise::All,
                         Softmax::Prefix => Normalise::Prefix,
                     },
-                    ..last.window(last.last(window.rows), None)
+                    log_sum_exp: known,
+                    ..last.newest(window.rows).window()
                 };
                 kept_kernels::window_scores(&task, window_scores, stop)
             }
-            LastRows::WeightedWindow(window, Some(candidates)) => {
-                last.ramp_among(window, candidates, &mut measured.weighted_window, stop)
+            LastRows::WeightedWindow(window, candidates) => {
+                let out = &mut measured.weighted_window;
+                weighted_window(&last, known, window, candidates, out, stop)
             }
-            LastRows::WeightedWindow(window, None) => {
-                last.weighted_window(window, &mut measured.weighted_window, stop)
-            }
-            LastRows::LowAttention(rows) => last.low_attention(rows, &mut measured.bits, stop),
-        }
-    }
-
-    /// The last queries of the prompt and the layer's keys.
-    fn last_queries<'q>(&'q self, queries: &'q [f32], tokens: usize) -> LastQueries<'q> {
-        LastQueries {
-            shape: self.heads,
-            scale: attention_scale(self.model, self.weights.layer),
-            queries,
-            keys: &self.buffers.keys,
-            tokens,
-            log_sum_exp: &self.buffers.log_sum_exp[..self.heads.q_heads * self.attended],
+            LastRows::LowAttention(rows) => low_attention(&last, rows, &mut measured.bits, stop),
         }
     }
 
@@ -68,20 +62,17 @@ impl CpuPrefill<'_> {
     ) -> Result<(), Stopped> {
         let buffers = &mut self.buffers;
         let floats = chunk.count * self.heads.q_heads;
-        let last = LastQueries {
+        let last = kept_kernels::LastRows {
             shape: self.heads,
             scale: attention_scale(self.model, chunk.layer),
             queries: &buffers.q[..floats * self.heads.head_dim],
             keys: &buffers.keys,
             tokens: chunk.first + chunk.count,
-            log_sum_exp: &[],
         };
         let log_sum_exp = &mut buffers.log_sum_exp[..floats];
-        let log_sum_exp = if self.attended > 0 {
-            LogSumExp::Known(log_sum_exp)
-        } else {
-            LogSumExp::Unknown(log_sum_exp)
-        };
-        last.add_column_sums(log_sum_exp, sums, stop)
+        if self.attended == 0 {
+            kept_kernels::log_sum_exp(&last, log_sum_exp, stop)?;
+        }
+        kept_kernels::add_column_sums(&last, log_sum_exp, sums, stop)
     }
 }
