@@ -24,7 +24,7 @@ mod state;
 use std::ops::Range;
 
 use kept_kernels::{RecurrentState, RowStore};
-use kept_policies::{DecodeValueMerge, Pos, Positions, Retention, Row};
+use kept_policies::{DecodeValueMerge, Pos, Positions, Row};
 
 pub use cache::CompactCache;
 pub(crate) use classes::Classes;
@@ -85,33 +85,6 @@ pub struct CompactLayer {
 }
 
 impl CompactLayer {
-    /// Copies the rows of a layer's full `keys` and `values` (`tokens` rows each) selected by `retention`, as
-    /// f32, with a capacity of `capacities[h]` rows in KV head h.
-    pub fn gather(
-        keys: &RowStore,
-        values: &RowStore,
-        tokens: usize,
-        retention: &Retention,
-        capacities: &[usize],
-        positions: Positions,
-    ) -> Self {
-        let gather = Gather {
-            keys,
-            values,
-            tokens,
-            retention,
-            capacities,
-            positions,
-            storage: RowStorage::F32,
-            row_positions: None,
-            unrotate: None,
-            value_merges: &[],
-            merge_sums: None,
-            merged: false,
-        };
-        gather.layer(&mut Vec::new())
-    }
-
     /// A recurrent layer.
     pub(crate) fn recurrent(state: RecurrentState) -> Self {
         Self {
@@ -164,11 +137,6 @@ impl CompactLayer {
                 *position = Pos(positions[position.0 as usize]);
             }
         }
-    }
-
-    /// The values, by slot.
-    pub fn values(&self) -> &RowStore {
-        &self.values
     }
 
     /// Number of rows that hold a token, in one KV head.

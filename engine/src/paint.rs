@@ -67,8 +67,8 @@ mod tests {
 
     use super::*;
     use crate::Earlier;
+    use crate::LayerRetention;
     use kept_models::TokenizedText;
-    use kept_policies::{Pos, Retention};
 
     fn painted(text: &str, ends: &[u32], kept: &[u32]) -> Vec<Run> {
         let mut start = 0;
@@ -89,10 +89,13 @@ mod tests {
                 spans,
             }),
         };
-        let mut map = RetentionMap::new(n, 1);
-        map.push(&Retention::Keep(vec![
-            kept.iter().map(|&k| Pos(k + 1)).collect(),
-        ]));
+        let kept = kept.iter().map(|&k| k + 1).collect();
+        let map = RetentionMap {
+            layers: vec![LayerRetention::Kept(vec![kept])],
+            windows: vec![None],
+            merged: vec![vec![Vec::new()]],
+            ..RetentionMap::new(n, 1)
+        };
         runs(text, &prompt, &map)
     }
 

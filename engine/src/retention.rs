@@ -3,7 +3,7 @@
 //! The map includes sliding-window layers with the positions in their windows, but counts per token leave these
 //! layers out: no method compresses them, and they would only lower the contrast.
 
-use kept_policies::{MergedHead, Pos, Retention};
+use kept_policies::Pos;
 
 use crate::compact::CompactLayer;
 
@@ -14,14 +14,6 @@ pub enum LayerRetention {
     Everything,
     /// Kept positions per KV head, ascending.
     Kept(Vec<Vec<u32>>),
-}
-
-impl LayerRetention {
-    /// The kept positions of each KV head.
-    fn of(heads: impl Iterator<Item = impl AsRef<[Pos]>>) -> Self {
-        let positions = |head: &[Pos]| head.iter().map(|p| p.0).collect();
-        Self::Kept(heads.map(|head| positions(head.as_ref())).collect())
-    }
 }
 
 /// The kept tokens of all layers, for a prompt of `tokens` tokens.
@@ -60,21 +52,7 @@ impl RetentionMap {
         self.windows.push(Some(window));
     }
 
-    /// Adds a layer that the method has compressed.
-    pub(crate) fn push(&mut self, retention: &Retention) {
-        self.windows.push(None);
-        self.merged.push(match retention {
-            Retention::Merge(heads) => heads.iter().map(MergedHead::merged).collect(),
-            _ => vec![Vec::new(); self.kv_heads],
-        });
-        self.layers.push(match retention {
-            Retention::Everything => LayerRetention::Everything,
-            Retention::Keep(heads) => LayerRetention::of(heads.iter()),
-            Retention::Merge(heads) => LayerRetention::of(heads.iter().map(|head| &head.centres)),
-        });
-    }
-
-    /// Adds a layer that was compressed during prefill, from its current rows.
+    /// Adds a compressed layer, from its current rows.
     pub(crate) fn push_kept(&mut self, kept: &CompactLayer) {
         let heads = 0..self.kv_heads;
         let whole = !kept.is_shared() && heads.clone().all(|h| kept.live_rows(h) == self.tokens);
@@ -87,7 +65,8 @@ impl RetentionMap {
         self.layers.push(if whole {
             LayerRetention::Everything
         } else {
-            LayerRetention::of(heads.map(|head| kept.kept(head)))
+            let positions = |head| kept.kept(head).into_iter().map(|Pos(p)| p).collect();
+            LayerRetention::Kept(heads.map(positions).collect())
         });
     }
 
@@ -159,13 +138,31 @@ impl RetentionMap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kept_policies::{Entry, Pos};
+    use crate::compact::Gather;
+    use kept_kernels::RowStore;
+    use kept_policies::{ClassTable, Entry, MergedHead, Positions, Retention};
+
+    /// A layer that keeps `retention` of `tokens` tokens in two KV heads.
+    fn layer(tokens: usize, retention: &Retention) -> CompactLayer {
+        let rows = RowStore::uniform(2, tokens, 1);
+        let capacities = [tokens; 2];
+        Gather::new(
+            &rows,
+            &rows,
+            tokens,
+            retention,
+            &capacities,
+            Positions::Original,
+        )
+        .layer(&mut Vec::new())
+    }
 
     #[test]
     fn counts_every_layer_and_head() {
         let mut map = RetentionMap::new(3, 2);
-        map.push(&Retention::Everything);
-        map.push(&Retention::Keep(vec![vec![Pos(0)], vec![Pos(0), Pos(2)]]));
+        map.push_kept(&layer(3, &Retention::Everything));
+        let kept = Retention::Keep(vec![vec![Pos(0)], vec![Pos(0), Pos(2)]]);
+        map.push_kept(&layer(3, &kept));
         assert_eq!(map.counts(), [4, 2, 3]);
         assert_eq!(map.shares(), [1.0, 0.5, 0.75]);
         assert_eq!(map.rows_per_layer(), [3, 2]);
@@ -175,7 +172,8 @@ mod tests {
     fn sliding_window_layers_are_shown_but_not_counted() {
         let mut map = RetentionMap::new(3, 2);
         map.push_window(2);
-        map.push(&Retention::Keep(vec![vec![Pos(0)], vec![Pos(0), Pos(2)]]));
+        let kept = Retention::Keep(vec![vec![Pos(0)], vec![Pos(0), Pos(2)]]);
+        map.push_kept(&layer(3, &kept));
         assert_eq!(map.windows, [Some(2), None]);
         assert_eq!(map.layers[0], LayerRetention::Kept(vec![vec![1, 2]; 2]));
         assert_eq!((map.holders(), map.counts()), (2, vec![2, 0, 1]));
@@ -192,13 +190,20 @@ mod tests {
             class,
             weight: 1.0,
         };
-        let mut map = RetentionMap::new(4, 1);
-        map.push(&Retention::Merge(vec![MergedHead {
+        let mut map = RetentionMap::new(4, 2);
+        let head = MergedHead {
             centres: vec![Pos(0), Pos(3)],
             entries: vec![entry(0, 0), entry(1, 0), entry(3, 1)],
-        }]));
-        assert_eq!(map.counts(), [1, 1, 0, 1]);
+        };
+        let merged = Retention::Merge(vec![head.clone(), head]);
+        let table = ClassTable {
+            entries: 4,
+            elements: 0,
+        };
+        let norm = |_: usize, _: usize, _: Pos| 1.0;
+        map.push_kept(&layer(4, &merged).with_norms(norm, &merged, table));
+        assert_eq!(map.counts(), [2, 2, 0, 2]);
         assert_eq!(map.rows_per_layer(), [2], "rows are what is stored");
-        assert_eq!(map.merged, [[[[1, 0]]]]);
+        assert_eq!(map.merged, [[[[1, 0]], [[1, 0]]]]);
     }
 }

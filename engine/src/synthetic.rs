@@ -52,19 +52,12 @@ pub fn synthetic_cache(
         let positions: Vec<u32> = (first..tokens as u32).collect();
         match keeps {
             LayerKeeps::Compressed(own) => {
+                let capacities = vec![plan.capacities[*own]; kv_heads];
+                let stored = plan.row_plan.positions;
                 let gather = Gather {
-                    keys: &keys,
-                    values: &values,
-                    tokens: kept,
-                    retention: &everything,
-                    capacities: &vec![plan.capacities[*own]; kv_heads],
-                    positions: plan.row_plan.positions,
                     storage: plan.row_storage(),
                     row_positions: Some(&positions),
-                    unrotate: None,
-                    value_merges: &[],
-                    merge_sums: None,
-                    merged: false,
+                    ..Gather::new(&keys, &values, kept, &everything, &capacities, stored)
                 };
                 let compact = gather.layer(&mut gathered);
                 match plan.table {

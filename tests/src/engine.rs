@@ -56,7 +56,7 @@ pub struct Stepped {
 
 /// `[layer][kv head]` positions in a cache, ascending.
 fn held(cache: &CompactCache) -> Vec<Vec<Vec<u32>>> {
-    let layers = cache.layers().iter().map(|layer| {
+    let layers = cache.layers.iter().map(|layer| {
         let heads = (0..layer.kv_heads()).map(|head| layer.kept(head));
         heads
             .map(|kept| kept.iter().map(|p| p.0).collect())

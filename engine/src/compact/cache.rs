@@ -54,11 +54,6 @@ impl CompactCache {
         entries.max().unwrap_or(0)
     }
 
-    /// The model's layers, from 0.
-    pub fn layers(&self) -> &[CompactLayer] {
-        &self.layers
-    }
-
     /// The layers that a method compacts (the global layers), in the method's numbering.
     pub fn compressed_layers(&self) -> impl Iterator<Item = &CompactLayer> {
         self.layers.iter().filter(|layer| layer.window.is_none())

@@ -76,6 +76,34 @@ pub struct Gather<'a> {
     pub(crate) merged: bool,
 }
 
+impl<'a> Gather<'a> {
+    /// The rows of a layer's full `keys` and `values` (`tokens` rows each) selected by `retention`, as f32, with a
+    /// capacity of `capacities[h]` rows in KV head h.
+    pub fn new(
+        keys: &'a RowStore,
+        values: &'a RowStore,
+        tokens: usize,
+        retention: &'a Retention,
+        capacities: &'a [usize],
+        positions: Positions,
+    ) -> Self {
+        Self {
+            keys,
+            values,
+            tokens,
+            retention,
+            capacities,
+            positions,
+            storage: RowStorage::F32,
+            row_positions: None,
+            unrotate: None,
+            value_merges: &[],
+            merge_sums: None,
+            merged: false,
+        }
+    }
+}
+
 /// Input of the construction of a sliding-window layer from its last rows, as many as its window. The rows are
 /// replaced with every token, so they are f16 if the cache type is quantised.
 pub struct RingGather<'a> {
@@ -124,22 +152,22 @@ impl<'a> RingGather<'a> {
         let last: Vec<Pos> = (first..self.tokens as u32).map(Pos).collect();
         let kv_heads = self.keys.kv_heads();
         let capacity = self.window.min(self.tokens + self.max_new_tokens);
+        let (keys, values, n) = (self.keys, self.values, self.tokens);
+        let retention = Retention::Keep(vec![last; kv_heads]);
+        let capacities = vec![capacity; kv_heads];
         let gather = Gather {
-            keys: self.keys,
-            values: self.values,
-            tokens: self.tokens,
-            retention: &Retention::Keep(vec![last; kv_heads]),
-            capacities: &vec![capacity; kv_heads],
-            positions: Positions::Original,
             storage: RowStorage {
                 kind: self.cache.wide(),
                 ..RowStorage::F32
             },
-            row_positions: None,
-            unrotate: None,
-            value_merges: &[],
-            merge_sums: None,
-            merged: false,
+            ..Gather::new(
+                keys,
+                values,
+                n,
+                &retention,
+                &capacities,
+                Positions::Original,
+            )
         };
         CompactLayer {
             window: Some(self.window),

@@ -1,7 +1,7 @@
 //! Slots, positions and ranks of kept rows.
 
 use kept_kernels::CacheType;
-use kept_policies::ValueMerge;
+use kept_policies::{Retention, ValueMerge};
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn layer(positions: Positions) -> CompactLayer {
         keys.row_mut(0, row).fill(row as f32);
     }
     let keep = Retention::Keep(vec![vec![Pos(0), Pos(2), Pos(3)]]);
-    CompactLayer::gather(&keys, &keys, 4, &keep, &[6], positions)
+    Gather::new(&keys, &keys, 4, &keep, &[6], positions).layer(&mut Vec::new())
 }
 
 #[test]
@@ -30,7 +30,8 @@ fn heads_may_hold_different_numbers_of_rows() {
         keys.row_mut(head, row).fill((10 * head + row) as f32);
     }
     let keep = Retention::Keep(vec![vec![Pos(3)], vec![Pos(1), Pos(2), Pos(3)]]);
-    let mut layer = CompactLayer::gather(&keys, &keys, 4, &keep, &[2, 4], Positions::Reassigned);
+    let mut layer =
+        Gather::new(&keys, &keys, 4, &keep, &[2, 4], Positions::Reassigned).layer(&mut Vec::new());
     assert_eq!(layer.rows, [1, 3]);
     assert_eq!(layer.live_bytes(), 4 * 2 * 2 * 4, "four rows, not six");
     assert_eq!(layer.allocated_bytes(), 6 * (2 * 2 * 4 + 2 * 4));
@@ -88,18 +89,9 @@ fn evicted_values_are_added_to_kept_rows() {
     let keep = Retention::Keep(vec![vec![Pos(0), Pos(2), Pos(3)]]);
     let gather = |storage| {
         let gather = Gather {
-            keys: &values,
-            values: &values,
-            tokens: 4,
-            retention: &keep,
-            capacities: &[6],
-            positions: Positions::Original,
             storage,
-            row_positions: None,
-            unrotate: None,
             value_merges: &[merge],
-            merge_sums: None,
-            merged: false,
+            ..Gather::new(&values, &values, 4, &keep, &[6], Positions::Original)
         };
         gather.layer(&mut Vec::new())
     };
@@ -190,22 +182,21 @@ fn replaced_q4_layer(tokens: usize, kept: &[Pos]) -> CompactLayer {
         rows.row_mut(0, position)
             .copy_from_slice(&exact_row(position));
     }
+    let retention = Retention::Keep(vec![kept.to_vec()]);
+    let capacities = [kept.len() + 1];
     let gather = Gather {
-        keys: &rows,
-        values: &rows,
-        tokens,
-        retention: &Retention::Keep(vec![kept.to_vec()]),
-        capacities: &[kept.len() + 1],
-        positions: Positions::Reassigned,
         storage: RowStorage {
             kind: CacheType::Q4_0,
             replaces_rows: true,
         },
-        row_positions: None,
-        unrotate: None,
-        value_merges: &[],
-        merge_sums: None,
-        merged: false,
+        ..Gather::new(
+            &rows,
+            &rows,
+            tokens,
+            &retention,
+            &capacities,
+            Positions::Reassigned,
+        )
     };
     gather.layer(&mut Vec::new())
 }
@@ -311,19 +302,11 @@ fn slot_table_matches_a_layer_with_rows() {
             Retention::Everything,
             Retention::Keep(vec![some(1), some(2)]),
         ] {
+            let capacities = [TOKENS + 3; 2];
+            let positions = Positions::Original;
             let gather = Gather {
-                keys: &rows,
-                values: &rows,
-                tokens: TOKENS,
-                retention: &retention,
-                capacities: &[TOKENS + 3, TOKENS + 3],
-                positions: Positions::Original,
                 storage,
-                row_positions: None,
-                unrotate: None,
-                value_merges: &[],
-                merge_sums: None,
-                merged: false,
+                ..Gather::new(&rows, &rows, TOKENS, &retention, &capacities, positions)
             };
             let whole = gather.layer(&mut Vec::new());
             let mut slots = Vec::new();

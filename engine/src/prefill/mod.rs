@@ -384,9 +384,8 @@ fn compress_layers(
         for (method_index, (method, kept)) in methods.iter().zip(&mut kept).enumerate() {
             let started = Instant::now();
             let select = &mut *kept.select;
-            let (compact, retention) =
-                reader.compress_layer(layer, method_index, *method, select, stop)?;
-            kept.map.push(&retention);
+            let compact = reader.compress_layer(layer, method_index, *method, select, stop)?;
+            kept.map.push_kept(&compact);
             let took = started.elapsed();
             kept.selecting += took;
             spent += took;

@@ -8,8 +8,6 @@
 //! A row index is then different from a position: RoPE, the cache and the map use positions, policies use
 //! ranks among the surviving tokens.
 
-use kept_policies::{Pos, Retention};
-
 /// The tokens that entered a layer; empty if none was dropped.
 #[derive(Debug, Default)]
 pub(super) struct SurvivingTokens(Option<Vec<u32>>);
@@ -30,24 +28,5 @@ impl SurvivingTokens {
             None => passed.to_vec(),
             Some(alive) => passed.iter().map(|&row| alive[row as usize]).collect(),
         });
-    }
-
-    /// Maps a layer's retention from rows to positions of the prompt.
-    pub(super) fn at_positions(&self, retention: Retention, kv_heads: usize) -> Retention {
-        let Some(alive) = self.positions() else {
-            return retention;
-        };
-        let at = |row: &Pos| Pos(alive[row.0 as usize]);
-        match retention {
-            Retention::Everything => {
-                let all: Vec<Pos> = alive.iter().copied().map(Pos).collect();
-                Retention::Keep(vec![all; kv_heads])
-            }
-            Retention::Keep(heads) => {
-                let heads = heads.iter().map(|head| head.iter().map(at).collect());
-                Retention::Keep(heads.collect())
-            }
-            Retention::Merge(_) => unreachable!("no method merges and drops tokens on the way"),
-        }
     }
 }

@@ -71,6 +71,7 @@ fn recalled(row: &[f32], held: &[Pos]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use kept_engine::backend::Gather;
     use kept_kernels::RowStore;
     use kept_policies::{ClassTable, Entry, MergedHead, Positions, Retention};
 
@@ -92,7 +93,8 @@ mod tests {
             entries: 4,
             elements: 0,
         };
-        let layer = CompactLayer::gather(&keys, &keys, 4, &merged, &[3], Positions::Original)
+        let layer = Gather::new(&keys, &keys, 4, &merged, &[3], Positions::Original)
+            .layer(&mut Vec::new())
             .with_table(&keys, &merged, table);
         assert_eq!(layer.kept(0), [Pos(0), Pos(3)]);
         assert_eq!(held_positions(&layer, 0), [Pos(0), Pos(2), Pos(3)]);

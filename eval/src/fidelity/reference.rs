@@ -131,7 +131,7 @@ fn wavelet(recorded: &Recorded, cache: &CompactCache) -> Option<WaveletFigures> 
     let mut sums = WaveletSums::new(tokens);
     for (layer, attention) in cache.compressed_layers().zip(&recorded.last) {
         let group = attention.len() / tokens / layer.kv_heads();
-        let values = layer.values();
+        let values = &layer.values;
         let dim = values.head_dim();
         for (q_head, attention) in attention.chunks_exact(tokens).enumerate() {
             // Nothing was evicted, so slot j holds position j.

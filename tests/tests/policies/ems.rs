@@ -1,6 +1,7 @@
 //! EMS against the oracle, with the engine's own layer and kernel: tokens kept, merged and dropped by the selection and
 //! by every decode step, the merged rows, and attention over them. Then EMS's invariants in a model.
 
+use kept_engine::backend::Gather;
 use kept_engine::documents::Document;
 use kept_engine::kernels::{
     ClassScratch, HeadShape, Pairing, RankRotation, RowStore, Stop, rotate,
@@ -64,7 +65,8 @@ impl Layer {
             entries: (n + steps).min(table.entries + 1),
             ..table
         };
-        let layer = CompactLayer::gather(&keys, &values, n, &retention, &capacities, positions)
+        let layer = Gather::new(&keys, &values, n, &retention, &capacities, positions)
+            .layer(&mut Vec::new())
             .with_table(&keys, &retention, table);
         let shape = HeadShape {
             q_heads: case.q_heads,

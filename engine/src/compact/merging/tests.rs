@@ -1,6 +1,7 @@
 //! Class tables: what merged tokens share, and what merging frees.
 
 use super::*;
+use crate::compact::Gather;
 use kept_policies::{ClassMerge, Entry, MergedHead, Positions};
 
 fn layer() -> CompactLayer {
@@ -29,7 +30,8 @@ fn layer() -> CompactLayer {
         entries: 6,
         elements: 3,
     };
-    CompactLayer::gather(&keys, &keys, 4, &kept, &[4], Positions::Original)
+    Gather::new(&keys, &keys, 4, &kept, &[4], Positions::Original)
+        .layer(&mut Vec::new())
         .with_table(&keys, &kept, table)
 }
 

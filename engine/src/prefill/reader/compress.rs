@@ -1,7 +1,7 @@
 //! Measurement and selection in a layer after its prefill.
 
 use kept_kernels::Stop;
-use kept_policies::{LowAttention, Method, Observation, Retention, Select, Selection};
+use kept_policies::{LowAttention, Method, Observation, Select, Selection};
 
 use super::{GlobalLayer, Reader};
 use crate::backend::{GatherTask, Keep, LastRows, LayerRowsAccess, RowAccess};
@@ -46,7 +46,7 @@ impl Reader<'_> {
         method: &dyn Method,
         select: &mut dyn Select,
         stop: &Stop,
-    ) -> Result<(CompactLayer, Retention), EngineError> {
+    ) -> Result<CompactLayer, EngineError> {
         let index = layer.in_policy;
         let name = method.name();
         let _span = tracing::debug_span!("selecting", layer = index, method = name).entered();
@@ -61,11 +61,10 @@ impl Reader<'_> {
             selection: &selection,
             positions: self.surviving.positions(),
         }))?;
-        let retention = (self.surviving).at_positions(selection.retention, self.heads.kv_heads);
         self.drop_tokens(index, method_index, selection.surviving_tokens)?;
         self.candidates[method_index] = selection.candidates;
         self.progress.add_layer(Some(index), &compact);
-        Ok((compact, retention))
+        Ok(compact)
     }
 
     /// Runs method number `method_index` on the measurements of `layer`.
