@@ -94,68 +94,36 @@ impl FromStr for MethodSpec {
     /// Parses `name` or `name[parameter=value,...]`. A name may be written as in the papers: `SnapKV`, `HBW-KV`.
     fn from_str(text: &str) -> Result<Self, MethodTextError> {
         let entry = text.trim();
-        let refused = |why: String| Err(MethodTextError(why));
-        let not_opened =
-            || format!("'{entry}' has a ] without a [ before it; write for example snapkv[w=8]");
         if entry.is_empty() {
             return Err(MethodTextError::empty(text));
         }
-        let Some((name, inside)) = entry.split_once('[') else {
-            return if entry.contains(']') {
-                refused(not_opened())
-            } else {
-                Ok(Self::plain(&canonical(entry)))
-            };
+        let malformed = || {
+            MethodTextError(format!(
+                "'{entry}' cannot be read as a method; write for example snapkv or snapkv[w=8,kernel=7]"
+            ))
+        };
+        let (name, inside) = match entry.split_once('[') {
+            Some((name, rest)) => (name, Some(rest.strip_suffix(']').ok_or_else(malformed)?)),
+            None => (entry, None),
         };
         let name = name.trim();
-        if name.contains(']') {
-            return refused(not_opened());
-        }
-        if name.is_empty() {
-            return refused(format!(
-                "'{entry}' names no method before its bracket; write for example snapkv[w=8]"
-            ));
-        }
-        let (inside, after) = match inside.find(['[', ']']) {
-            None => {
-                return refused(format!(
-                    "'{entry}' has no ] after its parameters; write for example snapkv[w=8]"
-                ));
-            }
-            Some(at) if inside[at..].starts_with('[') => {
-                return refused(format!(
-                    "'{entry}' opens a second [ before the first is closed; close it with ], and write the base's parameters behind it: adakv[base=h2o,recent=8]"
-                ));
-            }
-            Some(at) => (&inside[..at], inside[at + 1..].trim()),
-        };
-        if !after.is_empty() {
-            return refused(format!(
-                "'{after}' stands after the bracket of '{name}[{inside}]', where nothing but a comma and the next of a list may; take it away"
-            ));
-        }
-        if inside.trim().is_empty() {
-            return refused(format!(
-                "'{entry}' sets nothing in its brackets; write {name} alone, or for example snapkv[w=8]"
-            ));
+        if name.is_empty() || [name, inside.unwrap_or("")].concat().contains(['[', ']']) {
+            return Err(malformed());
         }
         let mut method = Self::plain(&canonical(name));
-        for part in inside.split(',').map(str::trim) {
-            let assignment = part.split_once('=');
-            let assignment = assignment.map(|(name, value)| (name.trim(), value.trim()));
-            let Some((parameter, value)) =
-                assignment.filter(|(n, v)| !n.is_empty() && !v.is_empty())
-            else {
-                return refused(format!(
-                    "'{part}' in '{entry}' is not name=value; write for example snapkv[w=8,kernel=7]"
-                ));
-            };
+        for part in inside.into_iter().flat_map(|inside| inside.split(',')) {
+            let (parameter, value) = part.split_once('=').ok_or_else(malformed)?;
+            let (parameter, value) = (parameter.trim(), value.trim());
+            if parameter.is_empty() || value.is_empty() {
+                return Err(malformed());
+            }
             if method
                 .parameters
                 .iter()
                 .any(|(known, _)| known == parameter)
             {
-                return refused(format!("'{entry}' sets {parameter} twice; set it once"));
+                let why = format!("'{entry}' sets {parameter} twice; set it once");
+                return Err(MethodTextError(why));
             }
             (method.parameters).push((parameter.to_owned(), value.to_owned()));
         }
@@ -301,21 +269,27 @@ mod tests {
             ("", "''"),
             ("snapkv,,h2o", "'snapkv,,h2o' has an empty place"),
             ("snapkv,", "'snapkv,' has an empty place"),
-            ("[w=8]", "'[w=8]' names no method"),
-            ("snapkv[w=8", "'snapkv[w=8' has no ]"),
-            ("snapkv[w=8,h2o", "'snapkv[w=8,h2o' has no ]"),
-            ("snapkv w=8],h2o", "'snapkv w=8]' has a ] without"),
-            ("snapkv][w=8]", "'snapkv][w=8]' has a ] without"),
-            ("adakv[base=h2o[recent=8]]", "second ["),
+            ("[w=8]", "'[w=8]' cannot be read as a method"),
+            ("snapkv[w=8", "'snapkv[w=8' cannot be read as a method"),
             (
-                "snapkv[w=8]x",
-                "'x' stands after the bracket of 'snapkv[w=8]'",
+                "snapkv[w=8,h2o",
+                "'snapkv[w=8,h2o' cannot be read as a method",
             ),
-            ("snapkv[w=8]]", "']' stands after"),
-            ("snapkv[ ]", "write snapkv alone"),
-            ("snapkv[w]", "'w' in 'snapkv[w]' is not name=value"),
-            ("snapkv[w=8,]", "'' in 'snapkv[w=8,]' is not name=value"),
-            ("snapkv[w=]", "'w=' in"),
+            (
+                "snapkv w=8],h2o",
+                "'snapkv w=8]' cannot be read as a method",
+            ),
+            ("snapkv][w=8]", "'snapkv][w=8]' cannot be read as a method"),
+            (
+                "adakv[base=h2o[recent=8]]",
+                "'adakv[base=h2o[recent=8]]' cannot be read as a method",
+            ),
+            ("snapkv[w=8]x", "'snapkv[w=8]x' cannot be read as a method"),
+            ("snapkv[w=8]]", "'snapkv[w=8]]' cannot be read as a method"),
+            ("snapkv[ ]", "'snapkv[ ]' cannot be read as a method"),
+            ("snapkv[w]", "'snapkv[w]' cannot be read as a method"),
+            ("snapkv[w=8,]", "'snapkv[w=8,]' cannot be read as a method"),
+            ("snapkv[w=]", "'snapkv[w=]' cannot be read as a method"),
             ("snapkv[w=8,w=9]", "sets w twice"),
         ] {
             let error = MethodSpec::list(text).expect_err(text).to_string();
