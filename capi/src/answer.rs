@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use kept_engine::{Answer, AnswerReport, Citation, LayerRetention, Note, Source};
 use serde::Serialize;
 
-use crate::{CallError, nul_terminated};
+use crate::{bug, nul_terminated};
 
 /// An answer.
 pub struct KeptAnswer {
@@ -95,7 +95,7 @@ struct AnswerJson<'a> {
 }
 
 impl KeptAnswer {
-    pub(crate) fn new(answer: Answer, model: &str) -> Result<Self, CallError> {
+    pub(crate) fn new(answer: Answer, model: &str) -> anyhow::Result<Self> {
         let json = serde_json::to_string(&AnswerJson {
             answer: &answer.text,
             report: &answer.report,
@@ -108,7 +108,7 @@ impl KeptAnswer {
         });
         Ok(Self {
             text: nul_terminated(&answer.text),
-            json: nul_terminated(&json.map_err(|error| CallError::Bug(error.to_string()))?),
+            json: nul_terminated(&json.map_err(|error| bug(&error.to_string()))?),
             map: OnceLock::new(),
             answer,
         })

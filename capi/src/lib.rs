@@ -4,18 +4,17 @@
 //! texts are UTF-8.
 
 mod answer;
-mod error;
 mod question;
 
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
+use anyhow::{Context, anyhow};
 use kept_engine::Engine;
 use kept_engine::documents::Document;
 
 pub use answer::{KeptAnswer, KeptMap};
-pub use error::CallError;
 pub use question::{KeptEvent, KeptQuestion, KeptTurn, KeptWatch};
 
 /// An open model. Several threads may ask it at once.
@@ -95,7 +94,7 @@ pub unsafe extern "C" fn kept_document_of(
         // SAFETY: the caller's promise.
         let name = unsafe { required("name", name) }?;
         if content.is_null() && bytes > 0 {
-            return Err(CallError::Null("content"));
+            return Err(null("content"));
         }
         let content = match bytes {
             0 => Vec::new(),
@@ -150,11 +149,11 @@ pub unsafe extern "C" fn kept_ask(
 ) -> *mut KeptAnswer {
     let ask = || {
         // SAFETY: the caller's promise.
-        let model = unsafe { model.as_ref() }.ok_or(CallError::Null("model"))?;
+        let model = unsafe { model.as_ref() }.ok_or_else(|| null("model"))?;
         // SAFETY: the caller's promise.
-        let document = unsafe { document.as_ref() }.ok_or(CallError::Null("document"))?;
+        let document = unsafe { document.as_ref() }.ok_or_else(|| null("document"))?;
         // SAFETY: the caller's promise.
-        let question = unsafe { question.as_ref() }.ok_or(CallError::Null("question"))?;
+        let question = unsafe { question.as_ref() }.ok_or_else(|| null("question"))?;
         // SAFETY: the caller's promise.
         unsafe { question.ask(&model.0, &document.0) }
     };
@@ -222,7 +221,7 @@ pub unsafe extern "C" fn kept_error_free(sentence: *mut c_char) {
 unsafe fn optional<'a>(
     what: &'static str,
     pointer: *const c_char,
-) -> Result<Option<&'a str>, CallError> {
+) -> anyhow::Result<Option<&'a str>> {
     if pointer.is_null() {
         return Ok(None);
     }
@@ -230,30 +229,36 @@ unsafe fn optional<'a>(
     let text = unsafe { CStr::from_ptr(pointer) };
     text.to_str()
         .map(Some)
-        .map_err(|_| CallError::NotUtf8(what))
+        .with_context(|| format!("{what} is not UTF-8; convert it first"))
 }
 
 /// [`optional`], but NULL is an error.
 ///
 /// # Safety
 /// As [`optional`].
-unsafe fn required<'a>(what: &'static str, pointer: *const c_char) -> Result<&'a str, CallError> {
+unsafe fn required<'a>(what: &'static str, pointer: *const c_char) -> anyhow::Result<&'a str> {
     // SAFETY: the caller's promise.
-    unsafe { optional(what, pointer) }?.ok_or(CallError::Null(what))
+    unsafe { optional(what, pointer) }?.ok_or_else(|| null(what))
+}
+
+/// The error for a pointer that must not be NULL.
+fn null(what: &str) -> anyhow::Error {
+    anyhow!("{what} is NULL; give it a value")
+}
+
+fn bug(what: &str) -> anyhow::Error {
+    anyhow!("this is a bug in Kept ({what}); please report it")
 }
 
 /// The result of `make` on the heap, or NULL and its error. A panic is an error.
 ///
 /// # Safety
 /// `error` is NULL or may be written.
-unsafe fn handed<T>(
-    error: *mut *mut c_char,
-    make: impl FnOnce() -> Result<T, CallError>,
-) -> *mut T {
+unsafe fn handed<T>(error: *mut *mut c_char, make: impl FnOnce() -> anyhow::Result<T>) -> *mut T {
     let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().cloned();
         let said = said.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
-        Err(CallError::Bug(said.unwrap_or_default()))
+        Err(bug(&said.unwrap_or_default()))
     });
     let (made, sentence) = match made {
         Ok(made) => (Box::into_raw(Box::new(made)), std::ptr::null_mut()),

@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_void};
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use kept_engine::documents::Document;
 use kept_engine::kernels::{CacheType, PackedRows, Stop};
 use kept_engine::policies::Budget;
@@ -12,7 +13,7 @@ use kept_engine::{
 };
 use kept_hub::{Finder, ModelChoice};
 
-use crate::{CallError, KeptAnswer, nul_terminated, optional, required};
+use crate::{KeptAnswer, nul_terminated, null, optional, required};
 
 /// An earlier question of the conversation and its answer.
 #[repr(C)]
@@ -86,7 +87,7 @@ impl KeptQuestion {
         &self,
         engine: &Engine,
         document: &Document,
-    ) -> Result<KeptAnswer, CallError> {
+    ) -> anyhow::Result<KeptAnswer> {
         // SAFETY: the caller's promise, here and for every text below.
         let text = |what, pointer| unsafe { optional(what, pointer) };
         // SAFETY: the caller's promise.
@@ -97,7 +98,9 @@ impl KeptQuestion {
         let budget = text("budget", self.budget)?;
         let budget = budget.map(str::parse::<Budget>).transpose()?;
         let memory = text("memory", self.memory)?.map(|written| {
-            Limits::memory_of(written).ok_or_else(|| CallError::Memory(written.to_owned()))
+            Limits::memory_of(written).with_context(|| {
+                format!("memory={written:?} is not a size; write for example 6GiB or 900MiB")
+            })
         });
         let cache = text("cache", self.cache)?;
         let engine = match cache.map(str::parse::<CacheType>).transpose()? {
@@ -151,18 +154,18 @@ impl KeptQuestion {
 
     /// # Safety
     /// As [`KeptQuestion::ask`].
-    unsafe fn turns(&self) -> Result<Vec<Turn>, CallError> {
+    unsafe fn turns(&self) -> anyhow::Result<Vec<Turn>> {
         if self.turn_count == 0 {
             return Ok(Vec::new());
         }
         if self.turns.is_null() {
-            return Err(CallError::Null("turns"));
+            return Err(null("turns"));
         }
         // SAFETY: the caller's promise.
         let turns = unsafe { std::slice::from_raw_parts(self.turns, self.turn_count) };
         // SAFETY: the caller's promise.
         let text = |what, pointer| unsafe { required(what, pointer) };
-        let turn = |turn: &KeptTurn| -> Result<Option<Turn>, CallError> {
+        let turn = |turn: &KeptTurn| -> anyhow::Result<Option<Turn>> {
             let question = text("question of a turn", turn.question)?;
             Ok(Turn::new(question, text("answer of a turn", turn.answer)?))
         };
@@ -200,7 +203,7 @@ impl KeptQuestion {
 }
 
 /// The file of the model `name`, or of the model that `kept ask` uses.
-pub(crate) fn model_path(name: Option<&str>) -> Result<PathBuf, CallError> {
+pub(crate) fn model_path(name: Option<&str>) -> anyhow::Result<PathBuf> {
     let Some(name) = name else {
         let preferred =
             Finder::from_env()?.preferred(&ModelChoice::from_env(), MINI, available_memory())?;
