@@ -176,40 +176,15 @@ pub enum EngineError {
         /// A remedy, in words.
         way_out: String,
     },
-    /// A method that drops tokens between layers, on a model with sliding-window layers, which count rows.
-    #[error(
-        "{} drops tokens between layers, which does not work with the sliding-window or recurrent layers of {model}; choose another method, or variant=budgeted",
-        title(method)
-    )]
-    TokenDroppingWithSlidingWindows {
+    /// A method that does not work with the layers of the model.
+    #[error("{} {why}; choose another method{remedy}", title(method))]
+    UnsupportedLayers {
         /// The method.
         method: &'static str,
-        /// The model's name.
-        model: String,
-    },
-    /// A method that has the model repeat the document, on a model with recurrent layers: their state after the prompt
-    /// is not that after the document.
-    #[error(
-        "{} has the model repeat the document, which does not work with the recurrent layers of {model}; choose another method",
-        title(method)
-    )]
-    ReconstructionWithState {
-        /// The method.
-        method: &'static str,
-        /// The model's name.
-        model: String,
-    },
-    /// A computation layer by layer that expects all layers to have the same heads and keys of their own.
-    #[error(
-        "{} does not work with {model}, whose layers share keys or have heads of several sizes; choose another method{}",
-        title(method),
-        if *method == "streaming" { ", or a text that fits the model's context" } else { "" }
-    )]
-    UnlikeLayers {
-        /// The method.
-        method: &'static str,
-        /// The model's name.
-        model: String,
+        /// The reason with the model's name, as a verb phrase.
+        why: String,
+        /// A further remedy, or nothing.
+        remedy: &'static str,
     },
     /// Logits were requested of tokens that the method dropped between layers.
     #[error(
@@ -310,9 +285,7 @@ impl EngineError {
                 | Self::BudgetBytes { .. }
                 | Self::BudgetBelowWindows { .. }
                 | Self::TooLongToRepeat { .. }
-                | Self::TokenDroppingWithSlidingWindows { .. }
-                | Self::ReconstructionWithState { .. }
-                | Self::UnlikeLayers { .. }
+                | Self::UnsupportedLayers { .. }
         )
     }
 

@@ -79,13 +79,20 @@ pub(crate) fn refuse_repeated_rounding(
 }
 
 /// # Errors
-/// [`EngineError::UnlikeLayers`] for models without [`Config::has_uniform_layers`].
+/// [`EngineError::UnsupportedLayers`] for models without [`Config::has_uniform_layers`].
 pub(crate) fn refuse_unlike_layers(model: &Model, method: &'static str) -> Result<(), EngineError> {
     match model.config().has_uniform_layers() {
         true => Ok(()),
-        false => Err(EngineError::UnlikeLayers {
+        false => Err(EngineError::UnsupportedLayers {
             method,
-            model: model.name().to_owned(),
+            why: format!(
+                "does not work with {}, whose layers share keys or have heads of several sizes",
+                model.name()
+            ),
+            remedy: match method {
+                "streaming" => ", or a text that fits the model's context",
+                _ => "",
+            },
         }),
     }
 }
@@ -217,17 +224,26 @@ impl PrefillPlan {
         };
         let config = model.config();
         if plan.drops_tokens() && config.full_layers().count() < config.layers {
-            return Err(EngineError::TokenDroppingWithSlidingWindows {
+            return Err(EngineError::UnsupportedLayers {
                 method: plan.method,
-                model: model.name().to_owned(),
+                why: format!(
+                    "drops tokens between layers, which does not work with the sliding-window or recurrent layers of {}",
+                    model.name()
+                ),
+                remedy: ", or variant=budgeted",
             });
         }
         plan.size_layers();
         let asked = plan.needs.iter().find_map(|needs| needs.reconstruction);
         if asked.is_some() && config.recurrent_layers() > 0 {
-            return Err(EngineError::ReconstructionWithState {
+            // The state after the prompt is not that after the document.
+            return Err(EngineError::UnsupportedLayers {
                 method: plan.method,
-                model: model.name().to_owned(),
+                why: format!(
+                    "has the model repeat the document, which does not work with the recurrent layers of {}",
+                    model.name()
+                ),
+                remedy: "",
             });
         }
         if asked.is_some() {
