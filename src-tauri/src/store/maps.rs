@@ -95,8 +95,7 @@ impl Store {
 }
 
 fn grid_of(bytes: &[u8]) -> Result<MapGrid, StoreError> {
-    MapGrid::from_bytes(&inflate(bytes)?)
-        .map_err(|error| StoreError::Value(format!("a map ({error})")))
+    MapGrid::from_bytes(&inflate(bytes)?).ok_or_else(|| StoreError::Value("a map".to_owned()))
 }
 
 fn log_of(bytes: &[u8], cells: usize) -> Result<EvictionLog, StoreError> {
