@@ -260,7 +260,7 @@ impl Engine {
     }
 
     /// Notes for the user before a prefill of `tokens` tokens, one sentence each.
-    fn reading_notes(
+    pub(crate) fn reading_notes(
         &self,
         ask: &Ask<'_>,
         memory_note: Option<&Note>,

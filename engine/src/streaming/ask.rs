@@ -6,7 +6,7 @@ use kept_kernels::Stop;
 use kept_models::RopeTable;
 use kept_policies::{Budget, Method};
 
-use super::{Stream, StreamCheckpoint, Streamed};
+use super::{Stream, StreamCheckpoint};
 use crate::answering::{Answering, PrefilledPrompt};
 use crate::asking::PlannedQuestion;
 use crate::note::Note;
@@ -16,16 +16,6 @@ use crate::{
     Answer, Engine, EngineError, MemoryLedger, MemoryNow, MethodSpec, Phase, Sampler, Watch,
 };
 use kept_vault::VaultUse;
-
-/// What a prefill in streaming mode needs besides its plan.
-struct StreamSetup<'a> {
-    rope: RopeTable,
-    ledger: MemoryLedger,
-    /// The saved state at the document's end; `None` without vaults, or if the document is short.
-    checkpoint: Option<StreamCheckpoint<'a>>,
-    /// Notes for the user so far.
-    notes: Vec<Note>,
-}
 
 /// The document of a prompt that is read in streaming mode, up to its end.
 pub(crate) struct StreamedText<'a> {
@@ -145,41 +135,6 @@ impl Engine {
         Ok(plan)
     }
 
-    /// Checks that the memory of `plan` is available, and collects the notes on it.
-    fn set_up_stream<'a>(
-        &self,
-        asked: &PlannedQuestion<'_, 'a>,
-        plan: &StreamPlan,
-        watch: &mut dyn Watch,
-    ) -> Result<StreamSetup<'a>, EngineError> {
-        let &PlannedQuestion {
-            ask,
-            ref prompt,
-            memory_note,
-            ..
-        } = asked;
-        let model = self.model();
-        let mut notes = self.notes_on(ask.document)?;
-        notes.extend(self.gpu_note().map(Note::from));
-        memory_note.iter().for_each(|note| watch.chosen(note));
-        notes.extend(memory_note.cloned());
-        let ledger = self.ledger_of_stream(plan)?;
-        let document = &prompt.ids[..prompt.document.end];
-        let checkpoint = self.checkpoint_of(ask.vault, document, ask.method, plan);
-        self.check_memory(&ledger)?;
-        let of_streaming = self.streaming_notes(ask.method, plan, prompt.len())?;
-        of_streaming.iter().for_each(|note| watch.chosen(note));
-        notes.extend(of_streaming);
-        let template = model.chat_template()?;
-        notes.extend(template.note().map(Note::from));
-        Ok(StreamSetup {
-            rope: RopeTable::new(model.config(), plan.positions),
-            ledger,
-            checkpoint,
-            notes,
-        })
-    }
-
     /// [`Engine::ask_watched`] for a prompt that is read in streaming mode.
     pub(crate) fn ask_streaming(
         &self,
@@ -188,13 +143,44 @@ impl Engine {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
-        let ask = asked.ask;
+        let PlannedQuestion {
+            ask,
+            prompt,
+            method,
+            memory_note,
+        } = asked;
         let sampler = Sampler::new(ask.sampling)?;
-        let mut setup = self.set_up_stream(&asked, plan, watch)?;
+        let (n, rows) = (prompt.len(), plan.rows);
+        let mut notes = self.reading_notes(ask, memory_note, rows, n)?;
+        let of_streaming = self.streaming_notes(ask.method, plan, n)?;
+        let ledger = self.ledger_of_stream(plan)?;
+        self.check_memory(&ledger)?;
+        let rope = RopeTable::new(self.model().config(), plan.positions);
 
-        watch.prompt(&asked.prompt);
+        let chosen = memory_note.into_iter().chain(&of_streaming);
+        chosen.for_each(|note| watch.chosen(note));
+        notes.extend(of_streaming);
+        watch.prompt(&prompt);
         let started = Instant::now();
-        let (streamed, vault) = self.stream_prompt(&asked, plan, &mut setup, watch, stop)?;
+        let name = &ask.method.name;
+        let span = tracing::info_span!("streaming", tokens = n, method = name, rows).entered();
+        // A chunk begins after the document's end, so that the state at this point depends on the document only.
+        let (ids, question) = prompt.ids.split_at(prompt.document.end);
+        let checkpoint = self.checkpoint_of(ask.vault, ids, ask.method, plan);
+        let text = StreamedText {
+            ids,
+            name: &ask.document.name,
+            method,
+            plan,
+            rope: &rope,
+            ledger: &ledger,
+            checkpoint: checkpoint.as_ref(),
+            tokens: n,
+        };
+        let (mut stream, mut progress, vault) = self.stream_text(&text, &mut notes, watch, stop)?;
+        progress.feed(&mut stream, question, |_| (), watch, stop)?;
+        let streamed = stream.into_streamed();
+        drop(span);
         for (layer, kept) in streamed.cache.compressed_layers().enumerate() {
             watch.layer(layer, kept);
         }
@@ -204,54 +190,23 @@ impl Engine {
             cache: streamed.cache,
             map: streamed.map,
             hidden: streamed.hidden,
-            ledger: setup.ledger,
+            ledger,
             seconds: started.elapsed().as_secs_f64(),
             selecting: 0.0,
             streamed: true,
             vault,
-            notes: setup.notes,
-            prompt: asked.prompt,
+            notes,
+            prompt,
         };
         let answering = Answering {
             ask,
             sampler,
-            rope: &setup.rope,
+            rope: &rope,
             // No position grows with the text, so the answer's length is limited by the request only.
             max_new_tokens: plan.max_new_tokens,
             stop,
         };
         self.write_answer(read, answering, watch)
-    }
-
-    /// Reads `prompt`: continues from the saved state at the document's end if there is one, otherwise saves it.
-    fn stream_prompt(
-        &self,
-        asked: &PlannedQuestion<'_, '_>,
-        plan: &StreamPlan,
-        setup: &mut StreamSetup<'_>,
-        watch: &mut dyn Watch,
-        stop: &Stop,
-    ) -> Result<(Streamed, VaultUse), EngineError> {
-        let (n, rows) = (asked.prompt.len(), plan.rows);
-        let name = &asked.ask.method.name;
-        let _span = tracing::info_span!("streaming", tokens = n, method = name, rows).entered();
-        // A chunk begins after the document's end, so that the state at this point depends on the document
-        // only.
-        let (ids, question) = asked.prompt.ids.split_at(asked.prompt.document.end);
-        let text = StreamedText {
-            ids,
-            name: &asked.ask.document.name,
-            method: asked.method,
-            plan,
-            rope: &setup.rope,
-            ledger: &setup.ledger,
-            checkpoint: setup.checkpoint.as_ref(),
-            tokens: n,
-        };
-        let (mut stream, mut progress, vault) =
-            self.stream_text(&text, &mut setup.notes, watch, stop)?;
-        progress.feed(&mut stream, question, |_| (), watch, stop)?;
-        Ok((stream.into_streamed(), vault))
     }
 
     /// Reads a document up to its end: continues from a saved state if there is one, otherwise saves it. Returns the
