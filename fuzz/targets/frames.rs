@@ -1,23 +1,27 @@
 //! Frames of the worker's protocol and the messages in them.
 #![no_main]
 
-use kept_worker::protocol::{Frame, Reply, Request, read_frame};
+use kept_worker::protocol::{ProtocolError, Reply, Request, read_message, write_message};
 use libfuzzer_sys::fuzz_target;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 fuzz_target!(|stream: &[u8]| {
-    let mut rest = stream;
-    while let Ok(Some(frame)) = read_frame(&mut rest) {
-        survives::<Request>(&frame);
-        survives::<Reply>(&frame);
-    }
+    survives::<Request>(stream);
+    survives::<Reply>(stream);
 });
 
 /// What is a message is the same message after it was sent on.
-fn survives<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(frame: &Frame) {
-    if let Ok(message) = frame.message::<T>() {
-        let sent = Frame::json(&message).expect("a message is JSON");
-        assert_eq!(sent.message::<T>().ok(), Some(message));
+fn survives<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(mut stream: &[u8]) {
+    loop {
+        let (message, bytes) = match read_message::<T>(&mut stream) {
+            Ok(Some(read)) => read,
+            Err(ProtocolError::Message(_)) => continue,
+            Ok(None) | Err(_) => return,
+        };
+        let mut sent = Vec::new();
+        write_message(&mut sent, &message, &bytes).expect("a message is JSON");
+        let again = read_message(&mut sent.as_slice()).expect("a message");
+        assert_eq!(again, Some((message, bytes)));
     }
 }

@@ -12,7 +12,7 @@ use crate::golden::repository;
 use crate::terminal;
 use kept_engine::MethodSpec;
 use kept_worker::protocol::{
-    AskRequest, Frame, Kind, ProtocolError, Reply, Request, read_frame, write_frame,
+    AskRequest, ProtocolError, Reply, Request, read_message, write_message,
 };
 
 /// Longer than anything takes even on a busy machine; a longer wait is a hang.
@@ -77,7 +77,7 @@ impl Worker {
         let mut stderr = child.stderr.take().expect("a pipe");
         let (send, replies) = channel();
         std::thread::spawn(move || {
-            while let Some(said) = next_reply(&mut stdout).transpose() {
+            while let Some(said) = read_message(&mut stdout).transpose() {
                 let failed = said.is_err();
                 if send.send(said).is_err() || failed {
                     break;
@@ -107,14 +107,13 @@ impl Worker {
 
     /// Sends a request.
     pub fn say(&mut self, request: &Request) {
-        let frame = Frame::json(request).expect("JSON");
-        self.say_frame(frame.kind, &frame.payload);
+        self.say_with_bytes(request, &[]);
     }
 
-    /// Sends a frame of any kind.
-    pub fn say_frame(&mut self, kind: Kind, payload: &[u8]) {
+    /// Sends a request with bytes.
+    pub fn say_with_bytes(&mut self, request: &Request, bytes: &[u8]) {
         let mut frame = Vec::new();
-        write_frame(&mut frame, kind, payload).expect("a frame");
+        write_message(&mut frame, request, bytes).expect("a frame");
         self.say_raw(&frame);
     }
 
@@ -201,21 +200,6 @@ impl Drop for Worker {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn next_reply(from: &mut impl Read) -> Result<Option<Said>, ProtocolError> {
-    let Some(frame) = read_frame(from)? else {
-        return Ok(None);
-    };
-    let reply: Reply = frame.message()?;
-    let bytes = if reply.has_bytes() {
-        read_frame(from)?
-            .ok_or(ProtocolError::Cut { have: 0, need: 5 })?
-            .into_bytes()?
-    } else {
-        Vec::new()
-    };
-    Ok(Some((reply, bytes)))
 }
 
 /// The sample document.

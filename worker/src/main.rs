@@ -23,7 +23,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use kept_engine::kernels::{CountingAllocator, OUT_OF_MEMORY, threads};
-use kept_worker::protocol::{HEADER_BYTES, ProtocolError, Request, read_frame};
+use kept_worker::protocol::{ProtocolError, read_message};
 use tracing_subscriber::filter::{EnvFilter, filter_fn};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
@@ -111,16 +111,10 @@ fn serve() -> ExitCode {
 /// Reads requests until the input ends. JSON that is not a valid request is reported to the dispatcher; any other
 /// error ends the stream.
 fn read_requests(from: &mut impl Read, inbox: &Sender<Input>) -> Result<(), ProtocolError> {
-    while let Some(frame) = read_frame(from)? {
-        let input = match frame.message::<Request>() {
-            Ok(request) => {
-                let bytes = if request.has_bytes() {
-                    next_bytes(from)?
-                } else {
-                    Vec::new()
-                };
-                Input::Request(request, bytes)
-            }
+    loop {
+        let input = match read_message(from) {
+            Ok(None) => break,
+            Ok(Some((request, bytes))) => Input::Request(request, bytes),
             Err(ProtocolError::Message(error)) if !error.is_syntax() && !error.is_eof() => {
                 Input::NotUnderstood(error.to_string())
             }
@@ -131,16 +125,6 @@ fn read_requests(from: &mut impl Read, inbox: &Sender<Input>) -> Result<(), Prot
         }
     }
     Ok(())
-}
-
-fn next_bytes(from: &mut impl Read) -> Result<Vec<u8>, ProtocolError> {
-    match read_frame(from)? {
-        Some(frame) => frame.into_bytes(),
-        None => Err(ProtocolError::Cut {
-            have: 0,
-            need: HEADER_BYTES,
-        }),
-    }
 }
 
 /// A panic reports its location only: its message may contain text of the document.

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kept_worker::protocol::{Frame, Kind, ProtocolError, Reply, write_frame};
+use kept_worker::protocol::{ProtocolError, Reply, write_message};
 
-/// Writer of replies. Clones write to the same pipe; a message and its bytes are written without interruption.
+/// Writer of replies. Clones write to the same pipe; a message is written without interruption.
 #[derive(Clone)]
 pub struct Output(Arc<Mutex<BufWriter<File>>>);
 
@@ -36,27 +36,15 @@ impl Output {
 
     /// Writes a reply without bytes.
     pub fn send(&self, reply: &Reply) {
-        debug_assert!(!reply.has_bytes(), "{reply:?} has bytes");
-        self.write(reply, None);
+        self.send_with_bytes(reply, &[]);
     }
 
-    /// Writes a reply followed by its bytes.
+    /// Writes a reply with its bytes.
     pub fn send_with_bytes(&self, reply: &Reply, bytes: &[u8]) {
-        debug_assert!(reply.has_bytes(), "{reply:?} has no bytes");
-        self.write(reply, Some(bytes));
-    }
-
-    fn write(&self, reply: &Reply, bytes: Option<&[u8]>) {
         // A panic during a write leaves at most an incomplete frame; the app detects it and starts a new process.
         let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let written = Frame::json(reply).and_then(|frame| {
-            write_frame(&mut *pipe, frame.kind, &frame.payload)?;
-            if let Some(bytes) = bytes {
-                write_frame(&mut *pipe, Kind::Bytes, bytes)?;
-            }
-            pipe.flush()?;
-            Ok(())
-        });
+        let written = write_message(&mut *pipe, reply, bytes);
+        let written = written.and_then(|()| Ok(pipe.flush()?));
         match written {
             Ok(()) => {}
             // The app is gone; its end of standard input closes too, which stops running work.

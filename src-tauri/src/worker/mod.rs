@@ -12,7 +12,7 @@ mod stream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kept_worker::protocol::{Frame, Kind, ProtocolError, Reply, Request, header};
+use kept_worker::protocol::{ProtocolError, Reply, Request, header};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
@@ -253,33 +253,29 @@ async fn write(
     mut requests: UnboundedReceiver<(Request, Option<Arc<str>>)>,
 ) {
     while let Some((request, bytes)) = requests.recv().await {
-        let written = match Frame::json(&request) {
-            Ok(frame) => write_all(&mut stdin, &frame.payload, bytes.as_deref()).await,
-            Err(error) => {
-                tracing::error!(%error, "a request could not be written");
-                continue;
+        let bytes = bytes.as_deref().unwrap_or_default().as_bytes();
+        match write_request(&mut stdin, &request, bytes).await {
+            Ok(()) => {}
+            Err(ProtocolError::Io(error)) => {
+                // The worker is ending; its closed output reports how.
+                tracing::debug!(%error, "the pipe to the engine is closed");
+                return;
             }
-        };
-        if let Err(error) = written {
-            // The worker is ending; its closed output reports how.
-            tracing::debug!(%error, "the pipe to the engine is closed");
-            return;
+            Err(error) => tracing::error!(%error, "a request could not be written"),
         }
     }
 }
 
-async fn write_all(
+async fn write_request(
     stdin: &mut ChildStdin,
-    json: &[u8],
-    bytes: Option<&str>,
-) -> std::io::Result<()> {
-    stdin.write_all(&header(json.len(), Kind::Json)).await?;
-    stdin.write_all(json).await?;
-    if let Some(bytes) = bytes {
-        stdin.write_all(&header(bytes.len(), Kind::Bytes)).await?;
-        stdin.write_all(bytes.as_bytes()).await?;
-    }
-    stdin.flush().await
+    request: &Request,
+    bytes: &[u8],
+) -> Result<(), ProtocolError> {
+    let json = serde_json::to_vec(request)?;
+    stdin.write_all(&header(json.len(), bytes.len())?).await?;
+    stdin.write_all(&json).await?;
+    stdin.write_all(bytes).await?;
+    Ok(stdin.flush().await?)
 }
 
 /// Forwards the worker's log line by line, and returns the last line.

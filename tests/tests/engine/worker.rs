@@ -15,7 +15,7 @@ use kept_engine::{
 use kept_tests::gguf_edit::GgufEdit;
 use kept_tests::golden::repository;
 use kept_worker::protocol::{
-    AnswerFacts, AskRequest, EstimateRequest, Failure, Kind, Reply, Request,
+    AnswerFacts, AskRequest, EstimateRequest, Failure, Reply, Request, header,
 };
 
 use kept_tests::worker::{Worker, ask, is_end, method, open_model, sample};
@@ -443,21 +443,20 @@ fn an_app_that_dies_leaves_no_partial_vault() {
     assert_eq!(ended.left, ["counting.lock"]);
 }
 
+/// A frame of JSON without bytes.
+fn frame(json: &str) -> Vec<u8> {
+    let header = header(json.len(), 0).expect("a length");
+    [&header, json.as_bytes()].concat()
+}
+
 #[test]
 fn invalid_frames_end_the_worker_with_one_line() {
-    let json = |text: &str| {
-        let mut frame = (text.len() as u32).to_le_bytes().to_vec();
-        frame.push(0);
-        frame.extend(text.as_bytes());
-        frame
-    };
     for (garbage, says) in [
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "frame"),
         (vec![0xff; 64], "frame"),
-        (vec![1, 0, 0, 0, 7, 0], "7 is no kind"),
         (vec![9, 0, 0, 0, 0, b'{'], "inside a frame"),
-        (json("{\"request\":"), "not understood"),
-        (vec![0, 0, 0, 0, 1], "other kind"),
+        (frame("{\"request\":"), "not understood"),
+        (vec![0; 8], "not understood"),
     ] {
         let mut worker = Worker::start();
         worker.say_raw(&garbage);
@@ -471,7 +470,7 @@ fn invalid_frames_end_the_worker_with_one_line() {
 #[test]
 fn an_unknown_request_is_refused_and_the_next_accepted() {
     let mut worker = Worker::start();
-    worker.say_frame(Kind::Json, b"{\"request\":\"make_coffee\"}");
+    worker.say_raw(&frame("{\"request\":\"make_coffee\"}"));
     let (ticket, what, message, _) = failure(worker.next().0);
     assert_eq!((ticket, what), (None, Failure::Request));
     assert!(message.contains("make_coffee"), "{message}");

@@ -6,14 +6,13 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc::channel;
 
 use kept_engine::documents::Document;
-use kept_worker::protocol::read_frame;
+use kept_worker::protocol::read_message;
 
 use super::*;
 use crate::work::EngineHealth;
 
 fn next(replies: &mut PipeReader) -> Reply {
-    let frame = read_frame(replies).unwrap().expect("a reply");
-    frame.message().unwrap()
+    read_message(replies).unwrap().expect("a reply").0
 }
 
 /// A running dispatcher: the pipe of its replies, and a function that sends it inputs.

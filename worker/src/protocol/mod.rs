@@ -1,5 +1,4 @@
-//! The protocol between `kept-worker` and the app: frames ([`Frame`]) that hold messages ([`Request`], [`Reply`]) or
-//! bytes.
+//! The protocol between `kept-worker` and the app: frames (`frame.rs`) with a message ([`Request`], [`Reply`]) and bytes.
 //!
 //! The app reads frames without blocking, with its own reader on the same header
 //! functions.
@@ -16,8 +15,8 @@ pub use facts::{
 };
 pub use fault::{Fault, FaultCode};
 pub use frame::{
-    Frame, HEADER_BYTES, Kind, MAX_PAYLOAD_BYTES, ProtocolError, header, parse_header, read_frame,
-    write_frame,
+    HEADER_BYTES, MAX_PAYLOAD_BYTES, ProtocolError, header, parse_header, read_message,
+    write_message,
 };
 pub use reply::{Failure, Reply};
 pub use request::{AskRequest, CompareRequest, CompareRun, EstimateRequest, Request};

@@ -267,21 +267,6 @@ impl Reply {
             code,
         }
     }
-
-    /// Whether a frame of bytes follows.
-    pub fn has_bytes(&self) -> bool {
-        matches!(
-            self,
-            Reply::Document { .. }
-                | Reply::Prompt { .. }
-                | Reply::Layer { .. }
-                | Reply::Evictions { .. }
-                | Reply::NeutralMap { .. }
-                | Reply::Level { .. }
-                | Reply::Reference { .. }
-                | Reply::Run { .. }
-        )
-    }
 }
 
 /// The kind of a failed request.

@@ -179,14 +179,6 @@ impl Request {
             _ => None,
         }
     }
-
-    /// Whether a frame of bytes follows.
-    pub fn has_bytes(&self) -> bool {
-        matches!(
-            self,
-            Request::AdoptDocument { .. } | Request::UnlockDocument { .. }
-        )
-    }
 }
 
 /// A question as far as its cost depends on it.

@@ -2,9 +2,7 @@
 
 use kept_engine::documents::{Document, Part};
 use kept_tests::golden::repository;
-use kept_worker::protocol::{
-    EstimateRequest, Failure, FaultCode, Frame, Kind, Reply, Request, write_frame,
-};
+use kept_worker::protocol::{EstimateRequest, Failure, FaultCode, Reply, Request, write_message};
 
 use super::{QUESTION, failure, ready};
 use kept_engine::Note;
@@ -62,8 +60,8 @@ fn a_password_opens_a_document() {
     let mut worker = ready();
     let mut unlock = |password: &str| {
         let path = path.clone();
-        worker.say(&Request::UnlockDocument { path, adds: false });
-        worker.say_frame(Kind::Bytes, password.as_bytes());
+        let request = Request::UnlockDocument { path, adds: false };
+        worker.say_with_bytes(&request, password.as_bytes());
         worker.find(|reply| matches!(reply, Reply::Document { .. } | Reply::Failed { .. }))
     };
     let (reply, _) = unlock("Open Sesame");
@@ -205,8 +203,7 @@ fn an_adopted_document_is_answered_like_an_opened_one() {
     drop(worker);
     let mut worker = Worker::start();
     worker.say(&open_model("mini"));
-    worker.say(&Request::AdoptDocument { document });
-    worker.say_frame(Kind::Bytes, &text);
+    worker.say_with_bytes(&Request::AdoptDocument { document }, &text);
     worker.say(&ask(1, QUESTION, "full"));
     let (reply, _) = worker.find(is_end);
     let Reply::Answered { answer, .. } = reply else {
@@ -228,7 +225,6 @@ fn a_conversation_needs_no_document() {
     };
     document.name = String::new();
     worker.say(&Request::AdoptDocument { document });
-    worker.say_frame(Kind::Bytes, b"");
     for (ticket, name) in [(1, "snapkv"), (2, "kvzip"), (3, "auto")] {
         worker.say(&ask(ticket, QUESTION, name));
         let heard = worker.until(is_end);
@@ -262,8 +258,7 @@ fn a_cancelled_document_never_arrives() {
         Request::OpenDocument { path: slow },
         Request::OpenDocument { path: sample() },
     ] {
-        let frame = Frame::json(&request).expect("JSON");
-        write_frame(&mut frames, frame.kind, &frame.payload).expect("a frame");
+        write_message(&mut frames, &request, &[]).expect("a frame");
     }
     worker.say_raw(&frames);
     for _ in 0..2 {
@@ -336,8 +331,7 @@ fn documents_are_joined_adopted_and_removed() {
     let adopt = Request::AdoptDocument {
         document: document.clone(),
     };
-    worker.say(&adopt);
-    worker.say_frame(Kind::Bytes, text.as_bytes());
+    worker.say_with_bytes(&adopt, text.as_bytes());
     worker.say(&ask(7, QUESTION, "snapkv"));
     let Reply::Answered { answer, .. } = worker.find(is_end).0 else {
         panic!("no answer")
@@ -369,10 +363,10 @@ fn documents_are_joined_adopted_and_removed() {
     // Parts outside the text are refused.
     let mut false_parts = document;
     false_parts.parts[1].range.end += 1_000_000;
-    worker.say(&Request::AdoptDocument {
+    let adopt = Request::AdoptDocument {
         document: false_parts,
-    });
-    worker.say_frame(Kind::Bytes, both[0].1.as_bytes());
+    };
+    worker.say_with_bytes(&adopt, both[0].1.as_bytes());
     let refused = failure(worker.find(arrives).0);
     assert!(
         refused.2.contains("does not lie in the text"),
