@@ -142,7 +142,7 @@ impl KeptQuestion {
             }),
         };
         let stop = Stop::new();
-        let mut watch = |event| {
+        let mut watch = |event: Event<'_>| {
             // SAFETY: the caller's promise.
             if !unsafe { self.tell(event) } {
                 stop.request();
@@ -176,7 +176,7 @@ impl KeptQuestion {
     ///
     /// # Safety
     /// As [`KeptQuestion::ask`].
-    unsafe fn tell(&self, event: Event) -> bool {
+    unsafe fn tell(&self, event: Event<'_>) -> bool {
         let Some(watch) = self.watch else { return true };
         let mut told = KeptEvent {
             text: std::ptr::null(),
@@ -187,10 +187,10 @@ impl KeptQuestion {
         let piece;
         match event {
             Event::Token { text } => {
-                piece = nul_terminated(&text);
+                piece = nul_terminated(text);
                 told.text = piece.as_ptr();
             }
-            Event::Progress(progress) if progress.phase == kept_engine::Phase::Reading => {
+            Event::Progress(progress, _) if progress.phase == kept_engine::Phase::Reading => {
                 told.tokens_done = progress.tokens_done;
                 told.tokens_total = progress.tokens_total;
                 told.seconds_left = progress.seconds_left;

@@ -269,23 +269,22 @@ impl<'a> Asker<'a> {
                     // Printed before a prefill that may take minutes. With --json the choice is part of the output.
                     Event::Chosen { note } if live => {
                         output::say(&output::printable(&format!("note: {note}\n")));
-                        said.push(note);
+                        said.push(note.clone());
                     }
-                    Event::Chosen { .. } => {}
-                    Event::Progress(progress) => bar.show(&progress),
                     Event::Read { .. } => bar.clear(),
                     Event::Token { text } => {
                         if live && printed.is_ok() {
                             printed = if to_terminal {
-                                output::print_text(&output::printable(&text))
+                                output::print_text(&output::printable(text))
                             } else {
-                                output::print_text(&text)
+                                output::print_text(text)
                             };
                             if printed.is_err() {
                                 stop.request();
                             }
                         }
                     }
+                    event => bar.event(&event),
                 }
             },
             stop,

@@ -104,8 +104,8 @@ fn measure(
     let mut known = BTreeMap::new();
     let mut rows: Vec<Row> = Vec::new();
     let bar = ReadingBar::new();
-    let mut read = |sharing: Range<usize>, event| {
-        if let Event::Progress(progress) = event {
+    let mut read = |sharing: Range<usize>, event: Event<'_>| {
+        if let Event::Progress(progress, _) = event {
             let (method, budget) = &runs[sharing.start];
             let others = match sharing.len() {
                 1 => String::new(),

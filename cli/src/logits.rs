@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, ensure};
-use kept_engine::Event;
 use kept_engine::kernels::CacheType;
 use kept_engine::policies::PromptShape;
 use safetensors::Dtype;
@@ -53,7 +52,7 @@ pub fn run(arguments: &LogitsArguments) -> anyhow::Result<()> {
         &PromptShape::of(prompt_tokens),
         &method,
         budget,
-        &mut |_: Event| {},
+        &mut |_| {},
         &stop_on_ctrl_c(),
     )?;
     let vocabulary = engine.model().config().vocab;

@@ -55,9 +55,11 @@ impl ReadingBar {
         ));
     }
 
-    /// Shows the event if it is progress.
-    pub fn event(&self, event: &Event) {
-        if let Event::Progress(progress) = event {
+    /// Shows the event if it is progress of prefill.
+    pub fn event(&self, event: &Event<'_>) {
+        if let Event::Progress(progress, _) = event
+            && progress.phase == kept_engine::Phase::Reading
+        {
             self.show(progress);
         }
     }

@@ -25,7 +25,7 @@ pub fn ask(model: &Path, document: &Path, question: &str) -> Result<Answer, Box<
         limits: Limits::default(),
         vault: None,
     };
-    let mut print = |event| {
+    let mut print = |event: Event<'_>| {
         if let Event::Token { text } = event {
             print!("{text}");
         }

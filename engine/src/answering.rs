@@ -12,8 +12,8 @@ use crate::note::Note;
 use crate::numbers;
 use crate::sources::sources;
 use crate::{
-    Answer, AnswerReport, Ask, CompactCache, Decoder, Engine, EngineError, Finish, MemoryLedger,
-    MemoryNow, PrefillOutcome, PrefillSummary, Prompt, RetentionMap, Sampler, Turn, Votes, Watch,
+    Answer, AnswerReport, Ask, CompactCache, Decoder, Engine, EngineError, Event, Finish,
+    MemoryLedger, MemoryNow, PrefillOutcome, Prompt, RetentionMap, Sampler, Turn, Votes,
     peak_resident_bytes,
 };
 use kept_vault::VaultUse;
@@ -65,17 +65,6 @@ impl PrefilledPrompt {
             notes,
         }
     }
-
-    /// The report of this prefill by `engine`.
-    fn report(&self, engine: &Engine) -> PrefillSummary {
-        PrefillSummary {
-            prompt_tokens: self.prompt.len(),
-            kv_bytes: self.cache.kv_bytes(),
-            kv_bytes_full: engine.kv_bytes_full(self.prompt.len()),
-            seconds: self.seconds,
-            tokens_from_vault: self.vault.tokens_from_vault,
-        }
-    }
 }
 
 /// The other inputs of decode.
@@ -94,11 +83,14 @@ impl Engine {
         &self,
         read: PrefilledPrompt,
         mut answering: Answering<'_, '_>,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<Answer, EngineError> {
         let ask = answering.ask;
-        let report = read.report(self);
-        watch.read(&report);
+        watch(Event::Read {
+            tokens_from_vault: read.vault.tokens_from_vault,
+        });
+        let prompt_tokens = read.prompt.len();
+        let kv_bytes = read.cache.kv_bytes();
 
         let (prompt, mut ledger, mut notes) = (read.prompt, read.ledger, read.notes);
         let mut votes = Votes::new(prompt.document.clone());
@@ -122,7 +114,7 @@ impl Engine {
                 max_new_tokens: answering.max_new_tokens,
                 max_tokens: ask.max_tokens,
                 stop: answering.stop,
-                prompt_tokens: report.prompt_tokens,
+                prompt_tokens,
                 base_memory,
             }
             .run(&read.hidden, watch)?
@@ -131,11 +123,11 @@ impl Engine {
         ledger.gpu = ledger.gpu.max(weights + decoder.gpu_bytes());
         let decode_seconds = started.elapsed().as_secs_f64();
         tracing::info!(
-            prompt_tokens = report.prompt_tokens,
+            prompt_tokens,
             answer_tokens = written.tokens,
             prefill_seconds = read.seconds,
             decode_seconds,
-            kv_bytes = report.kv_bytes,
+            kv_bytes,
             "answered"
         );
         let (sources, citations) = sources(ask.document, &prompt, &votes, &written.text);
@@ -152,10 +144,10 @@ impl Engine {
                 method: ask.method.name.clone(),
                 cache: self.cache_type().name().to_owned(),
                 streamed: read.streamed,
-                prompt_tokens: report.prompt_tokens,
+                prompt_tokens,
                 answer_tokens: written.tokens,
-                kv_bytes: report.kv_bytes,
-                kv_bytes_full: report.kv_bytes_full,
+                kv_bytes,
+                kv_bytes_full: self.kv_bytes_full(prompt_tokens),
                 peak_bytes: peak_resident_bytes(),
                 prefill_seconds: read.seconds,
                 select_seconds: read.selecting,

@@ -13,10 +13,9 @@ use crate::answering::{Answering, PrefilledPrompt};
 use crate::note::Note;
 use crate::plan::{PrefillPlan, PromptPlan, agnostic_note, budget_note};
 use crate::prefill::{PlannedPrefill, PrefillTask};
-use crate::watch::EventSink;
 use crate::{
     AUTO, Answer, Ask, Engine, EngineError, Event, MemoryLedger, Plan, PlanRequest, Prompt,
-    Sampler, Streaming, Watch,
+    Sampler, Streaming,
 };
 use kept_vault::VaultAccess;
 
@@ -31,17 +30,6 @@ pub(crate) struct PlannedQuestion<'a, 'q> {
 }
 
 impl Engine {
-    /// Reads the document with the question and answers. `on_event` receives progress and text. `stop` ends prefill
-    /// with [`EngineError::Stopped`], and decode with the text so far.
-    pub fn ask(
-        &self,
-        ask: &Ask<'_>,
-        on_event: &mut dyn FnMut(Event),
-        stop: &Stop,
-    ) -> Result<Answer, EngineError> {
-        self.ask_watched(ask, &mut EventSink(on_event), stop)
-    }
-
     /// Turns `NotANumber` into an error that names the tensor with non-finite weights, if one is found.
     fn name_damaged_tensor(&self, error: EngineError) -> EngineError {
         match error {
@@ -53,12 +41,12 @@ impl Engine {
         }
     }
 
-    /// [`Engine::ask`] for an app window: `watch` also receives the prompt, every compressed layer, and the memory
-    /// in use.
-    pub fn ask_watched(
+    /// Reads the document with the question and answers. `stop` ends prefill with [`EngineError::Stopped`], and decode
+    /// with the text so far.
+    pub fn ask(
         &self,
         ask: &Ask<'_>,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
         // Without a document and turns there is nothing to store.
@@ -68,7 +56,8 @@ impl Engine {
             ..*ask
         };
         let (prompt, plan, left_out) = self.plan_conversation(ask, stop)?;
-        plan.reasons.iter().for_each(|reason| watch.chosen(reason));
+        let reasons = plan.reasons.iter();
+        reasons.for_each(|note| watch(Event::Chosen { note }));
         let asked = PlannedQuestion {
             ask: &Ask {
                 method: &plan.spec,
@@ -196,7 +185,7 @@ impl Engine {
         &self,
         asked: PlannedQuestion<'_, '_>,
         plan: PrefillPlan,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
         let PlannedQuestion {
@@ -217,8 +206,9 @@ impl Engine {
         })?;
         let rope = RopeTable::new(self.model().config(), n + max_new_tokens);
 
-        memory_note.iter().for_each(|note| watch.chosen(note));
-        watch.prompt(&prompt);
+        let chosen = memory_note.into_iter();
+        chosen.for_each(|note| watch(Event::Chosen { note }));
+        watch(Event::Prompt(&prompt));
         let started = Instant::now();
         let turns: Vec<usize> = prompt.turns.iter().map(|turn| turn.end).collect();
         let _span =

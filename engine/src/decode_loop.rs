@@ -7,11 +7,11 @@ use kept_kernels::Stop;
 use kept_models::{Model, StreamDecoder};
 
 use crate::plan::full_cache_bytes;
+use crate::progress_meter::ProgressMeter;
 use crate::repetition::Repetition;
-use crate::watch::ProgressMeter;
-use crate::{Decoder, EngineError, Finish, MemoryNow, Phase, Sampler, Votes, Watch};
+use crate::{Decoder, EngineError, Event, Finish, MemoryNow, Phase, Sampler, Votes};
 
-/// Interval of layer reports to [`Watch::layer`], for methods that evict during decode.
+/// Interval of layer reports to [`Event::Layer`], for methods that evict during decode.
 const BETWEEN_LAYERS: Duration = Duration::from_secs(1);
 
 /// The decoded answer.
@@ -44,7 +44,7 @@ impl DecodeLoop<'_, '_> {
     pub(crate) fn run(
         self,
         hidden: &[f32],
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<DecodedAnswer, EngineError> {
         let tokenizer = self.model.tokenizer()?;
         let mut meter =
@@ -71,10 +71,12 @@ impl DecodeLoop<'_, '_> {
             let said = text.len();
             stream.push(tokenizer, token, &mut text);
             if text.len() > said {
-                watch.token(&text[said..]);
+                watch(Event::Token {
+                    text: &text[said..],
+                });
             }
             if let Some(progress) = meter.progress_if_due(tokens) {
-                watch.progress(&progress, &self.memory(tokens));
+                watch(Event::Progress(progress, self.memory(tokens)));
             }
             if self.decoder.evicts() && shown.elapsed() >= BETWEEN_LAYERS {
                 self.report_layers(watch);
@@ -87,14 +89,17 @@ impl DecodeLoop<'_, '_> {
                 break Finish::Repetition;
             }
             token = (self.decoder).next(token, self.sampler, Some(self.votes))?;
-            watch.attended(&self.votes.end_step(text.len(), token));
+            let attended = self.votes.end_step(text.len(), token);
+            watch(Event::Attended(&attended));
         };
         let said = text.len();
         stream.finish(&mut text);
         if text.len() > said {
-            watch.token(&text[said..]);
+            watch(Event::Token {
+                text: &text[said..],
+            });
         }
-        watch.progress(&meter.progress(tokens), &self.memory(tokens));
+        watch(Event::Progress(meter.progress(tokens), self.memory(tokens)));
         if self.decoder.evicts() {
             self.report_layers(watch);
         }
@@ -105,9 +110,9 @@ impl DecodeLoop<'_, '_> {
         })
     }
 
-    fn report_layers(&self, watch: &mut dyn Watch) {
+    fn report_layers(&self, watch: &mut dyn FnMut(Event<'_>)) {
         for (layer, kept) in self.decoder.cache().compressed_layers().enumerate() {
-            watch.layer(layer, kept);
+            watch(Event::Layer { layer, kept });
         }
     }
 

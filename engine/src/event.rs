@@ -1,9 +1,8 @@
-//! Events of the engine in short form: progress of prefill, text of the answer. [`crate::Watch`] receives more
-//! detail.
+//! Events of a question: progress of prefill, layers, text of the answer.
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Note, PrefillSummary};
+use crate::{CompactLayer, MemoryNow, Note, Prompt};
 
 /// The phase of a [`Progress`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,21 +35,39 @@ pub struct Progress {
     pub seconds_left: f64,
 }
 
-/// An event of the engine for its caller.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Event {
-    /// A decision about the question, or a note on how it is read. Sent before prefill.
+/// What happens while a question is answered, in this order. The receiver blocks the engine's thread, so it must be
+/// quick.
+#[derive(Clone, Copy)]
+pub enum Event<'a> {
+    /// A decision about the question, or a note on how it is read, before prefill.
     Chosen {
         /// The note, also among the notes of the answer.
-        note: Note,
+        note: &'a Note,
     },
-    /// Progress of prefill or decode. At most about 20 per second.
-    Progress(Progress),
-    /// Prefill is complete.
-    Read(PrefillSummary),
-    /// The next piece of the answer, valid UTF-8.
+    /// The prompt is built; prefill begins.
+    Prompt(&'a Prompt),
+    /// A layer was compressed. For methods that evict during decode, sent again for every layer about once a second and
+    /// at the end of the answer.
+    Layer {
+        /// Its index among the compressed layers, without sliding-window layers.
+        layer: usize,
+        /// What is kept of it.
+        kept: &'a CompactLayer,
+    },
+    /// Progress of prefill or decode, at most about 20 times a second and at the end of each. The memory lacks the figures
+    /// of the operating system.
+    Progress(Progress, MemoryNow),
+    /// Prefill and selection are complete.
+    Read {
+        /// Tokens of the prompt whose rows came from the vault.
+        tokens_from_vault: usize,
+    },
+    /// The next piece of the answer.
     Token {
-        /// The text; may be empty while a character is incomplete.
-        text: String,
+        /// The text.
+        text: &'a str,
     },
+    /// What the next token of the answer attended to in the document, as in [`crate::Attended::tokens`] of the answer so
+    /// far.
+    Attended(&'a [(u32, f32)]),
 }

@@ -3,7 +3,7 @@
 //! The path of a question: [`Prompt`] (document and question as tokens, each token with its bytes) -> prefill, with
 //! layers in the outer loop and chunks in the inner loop, every layer compressed right after its own attention ->
 //! [`CompactCache`] -> decode -> [`Answer`], with [`Event`]s on the way and a [`RetentionMap`] in the result.
-//! [`Engine::ask`] runs all of it; [`Engine::ask_watched`] reports more detail for an app window. [`MapGrid`] is the retention map as displayed.
+//! [`Engine::ask`] runs all of it; [`Event`] is what it reports. [`MapGrid`] is the retention map as displayed.
 //!
 //! This crate has no user interface. It reads no files but models and vaults: documents come as text, answers leave
 //! as text.
@@ -36,6 +36,7 @@ pub mod observe;
 mod paint;
 mod plan;
 mod prefill;
+mod progress_meter;
 mod prompt;
 mod reading;
 mod repetition;
@@ -49,7 +50,6 @@ mod streaming;
 mod synthetic;
 mod system;
 mod votes;
-mod watch;
 
 pub use auto::{AUTO, Chosen};
 pub use backend::{GpuWatch, PartTime};
@@ -72,6 +72,7 @@ pub use observe::{HostRows, Pool};
 pub use paint::{Run, runs};
 pub use plan::{Estimate, Plan, PlanRequest, Segment, StreamPlan};
 pub use prefill::{Prefill, PrefillOutcome, Reconstructed};
+pub use progress_meter::ProgressMeter;
 pub use prompt::{Part, Prompt, PromptForm, PromptText, PromptToken, Turn};
 pub use reading::{DocumentReadRequest, DocumentReadResult};
 pub use retention::{LayerRetention, RetentionMap};
@@ -83,7 +84,6 @@ pub use streaming::{Stream, Streamed, Streaming};
 pub use synthetic::{SyntheticCache, synthetic_cache};
 pub use system::{available_memory, peak_resident_bytes, resident_bytes, total_memory};
 pub use votes::{Attended, HeadAttention, TokenVotes, Votes};
-pub use watch::{PrefillSummary, ProgressMeter, Watch};
 
 pub use kept_documents as documents;
 pub use kept_kernels as kernels;

@@ -32,10 +32,9 @@ use crate::documents::Document;
 use crate::plan::{PrefillPlan, PromptPlan};
 use crate::prompt::ORDINARY_QUESTION;
 use crate::streaming::StreamedText;
-use crate::watch::EventSink;
 use crate::{
     Ask, Engine, EngineError, Event, Limits, MethodSpec, Note, PlanRequest, Progress, Prompt,
-    PromptText, Streaming, Watch,
+    PromptText, Streaming,
 };
 use sections::{SectionReading, WholeProgress};
 
@@ -130,12 +129,12 @@ impl Engine {
         if planned.drops_tokens() {
             return Ok(reading.read);
         }
-        let mut of_document = |event: Event| {
-            if let Event::Progress(now) = event {
+        let mut of_document = |event: Event<'_>| {
+            if let Event::Progress(now, _) = event {
                 progress(&now);
             }
         };
-        let watch = &mut EventSink(&mut of_document);
+        let watch = &mut of_document;
         let at_once = planned.sums_over_queries().any();
         if !at_once {
             reading.begin_after(reading.known()?);
@@ -164,7 +163,7 @@ impl Engine {
         prompt: &'a Prompt,
         rope: &'a RopeTable,
         plan: &PrefillPlan,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<Option<SectionReading<'a>>, EngineError> {
         let (end, model) = (prompt.document.end, self.model());
@@ -234,8 +233,8 @@ impl Engine {
             notes: Vec::new(),
         };
         let started = Instant::now();
-        let mut of_document = |event: Event| {
-            if let Event::Progress(now) = event {
+        let mut of_document = |event: Event<'_>| {
+            if let Event::Progress(now, _) = event {
                 let whole = WholeProgress {
                     total: ids.len(),
                     from_vault: now.tokens_from_vault,
@@ -246,7 +245,7 @@ impl Engine {
             }
         };
         let mut notes = Vec::new();
-        let watch = &mut EventSink(&mut of_document);
+        let watch = &mut of_document;
         let (.., vault) = engine.stream_text(&text, &mut notes, watch, stop)?;
         (read.from_vault, read.notes) = (vault.tokens_from_vault, notes);
         if vault.written || read.from_vault == read.tokens {

@@ -7,8 +7,8 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::{Budget, PromptShape};
 use kept_engine::{
-    Answer, Ask, CompactLayer, DocumentLength, Engine, Limits, MapGrid, MemoryNow, MethodSpec,
-    Note, Phase, PlanRequest, PrefillSummary, Progress, Prompt, Sampling, Watch, ends16,
+    Answer, Ask, CompactLayer, DocumentLength, Engine, Event, Limits, MapGrid, MemoryNow,
+    MethodSpec, Note, Phase, PlanRequest, Progress, Prompt, Sampling, ends16,
 };
 
 const MAX_TOKENS: usize = 24;
@@ -40,11 +40,23 @@ struct Heard {
     cut: usize,
     layers: usize,
     text: String,
-    reading: Option<PrefillSummary>,
+    /// Tokens from the vault, once prefill is complete.
+    reading: Option<usize>,
     progress: Vec<(Progress, MemoryNow)>,
 }
 
-impl Watch for Heard {
+impl Heard {
+    fn receive(&mut self, event: Event<'_>) {
+        match event {
+            Event::Prompt(prompt) => self.prompt(prompt),
+            Event::Layer { layer, kept } => self.layer(layer, kept),
+            Event::Progress(progress, memory) => self.progress.push((progress, memory)),
+            Event::Read { tokens_from_vault } => self.reading = Some(tokens_from_vault),
+            Event::Token { text } => self.text += text,
+            Event::Chosen { .. } | Event::Attended(_) => {}
+        }
+    }
+
     fn prompt(&mut self, prompt: &Prompt) {
         self.document = prompt.document.clone();
         let document = std::fs::read_to_string(assets("sample.txt")).unwrap();
@@ -62,18 +74,6 @@ impl Watch for Heard {
             .unwrap();
         self.layers += 1;
         self.cut += usize::from(self.text.is_empty());
-    }
-
-    fn progress(&mut self, progress: &Progress, memory: &MemoryNow) {
-        self.progress.push((*progress, *memory));
-    }
-
-    fn read(&mut self, read: &PrefillSummary) {
-        self.reading = Some(*read);
-    }
-
-    fn token(&mut self, text: &str) {
-        self.text += text;
     }
 }
 
@@ -93,7 +93,7 @@ fn watched(engine: &Engine, method: &MethodSpec, budget: Option<&str>) -> (Answe
     };
     let mut heard = Heard::default();
     let answer = engine
-        .ask_watched(&ask, &mut heard, &Stop::new())
+        .ask(&ask, &mut |event| heard.receive(event), &Stop::new())
         .expect("an answer");
     (answer, heard)
 }
@@ -287,8 +287,8 @@ fn progress_reports_the_memory_in_use() {
         memory.kept + memory.scratch,
         answer.ledger.kept_rows + answer.ledger.rope + answer.ledger.decode
     );
-    let read = heard.reading.expect("reading ends");
-    assert_eq!(read.kv_bytes, answer.report.kv_bytes);
+    let from_vault = heard.reading.expect("reading ends");
+    assert_eq!(from_vault, answer.vault.tokens_from_vault);
 }
 
 #[test]

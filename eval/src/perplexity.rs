@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use kept_engine::{
-    Engine, EngineError, Event, MemoryLedger, MethodSpec, Phase, ProgressMeter, Stream, StreamPlan,
+    Engine, EngineError, Event, MemoryLedger, MemoryNow, MethodSpec, Phase, ProgressMeter, Stream,
+    StreamPlan,
 };
 use kept_kernels::Stop;
 use kept_models::{Model, RopeTable, RowScratch};
@@ -201,7 +202,7 @@ impl Perplexity {
             let mut passed = |rows: usize, _: &Stream<'_>| {
                 steps += rows;
                 if let Some(progress) = meter.progress_if_due(steps) {
-                    on_event(Event::Progress(progress));
+                    on_event(Event::Progress(progress, MemoryNow::default()));
                 }
             };
             let hidden = stream.feed(stretch, &mut passed, stop)?;

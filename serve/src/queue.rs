@@ -193,7 +193,7 @@ fn answer(engine: &Engine, job: &Job) -> Result<CompletedAnswer, ApiError> {
         &ask,
         &mut |event| {
             if let Event::Token { text } = event {
-                say(cut.push(&text));
+                say(cut.push(text));
                 if cut.found() {
                     job.stop.request();
                 }

@@ -157,7 +157,7 @@ fn map_of(
         vault: job.vault_settings.vaults(),
     };
     let mut map = MapBuilder::new(&job.model, &job.document);
-    engine.ask_watched(&ask, &mut map, &job.stop)?;
+    engine.ask(&ask, &mut |event| map.receive(event), &job.stop)?;
     Ok(map.grid)
 }
 
@@ -192,7 +192,7 @@ fn answer(job: &Job, asked: &AskRequest, output: &Output) -> Result<Reply, Faile
     };
     let engine = with_cache_type(&job.model.engine, asked.cache.as_deref())?;
     let mut reporter = QuestionReporter::new(job, asked, output);
-    let answer = engine.ask_watched(&ask, &mut reporter, &job.stop)?;
+    let answer = engine.ask(&ask, &mut |event| reporter.receive(event), &job.stop)?;
     reporter.report_evictions(&answer);
     let answer = Box::new(reporter.facts(answer));
     Ok(Reply::Answered { ticket, answer })

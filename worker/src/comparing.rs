@@ -129,8 +129,14 @@ fn budget(engine: &Engine, run: &CompareRun, tokens: usize) -> Result<Budget, Fa
 }
 
 /// Reports the progress of `sharing` runs from `run` on; without `run` that of the reference.
-fn report_progress(job: &Job, run: Option<usize>, sharing: usize, event: &Event, output: &Output) {
-    if let Event::Progress(progress) = event {
+fn report_progress(
+    job: &Job,
+    run: Option<usize>,
+    sharing: usize,
+    event: &Event<'_>,
+    output: &Output,
+) {
+    if let Event::Progress(progress, _) = event {
         output.send(&Reply::Comparing {
             ticket: job.ticket,
             run,

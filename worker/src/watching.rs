@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use kept_engine::models::Model;
 use kept_engine::{
-    Answer, AttentionGrid, Citation, CompactLayer, MapGrid, MemoryNow, PrefillSummary, Progress,
-    Prompt, Source, Turn, Watch, ends16,
+    Answer, AttentionGrid, Citation, CompactLayer, Event, MapGrid, MemoryNow, Prompt, Source, Turn,
+    ends16,
 };
 use kept_worker::protocol::{AnswerFacts, AskRequest, AttendedFacts, Reply, SourceInfo};
 
@@ -60,7 +60,15 @@ impl<'a> MapBuilder<'a> {
     }
 }
 
-impl Watch for MapBuilder<'_> {
+impl MapBuilder<'_> {
+    pub fn receive(&mut self, event: Event<'_>) {
+        match event {
+            Event::Prompt(prompt) => self.prompt(prompt),
+            Event::Layer { layer, kept } => self.layer(layer, kept),
+            _ => {}
+        }
+    }
+
     fn prompt(&mut self, prompt: &Prompt) {
         // The map covers global layers only: the method cuts these. Sliding-window layers keep their window.
         let layers = self.model.engine.model().config().full_layers().count();
@@ -183,7 +191,31 @@ impl<'a> QuestionReporter<'a> {
     }
 }
 
-impl Watch for QuestionReporter<'_> {
+impl QuestionReporter<'_> {
+    pub fn receive(&mut self, event: Event<'_>) {
+        let ticket = self.ticket;
+        match event {
+            Event::Chosen { .. } => {}
+            Event::Prompt(prompt) => self.prompt(prompt),
+            Event::Layer { layer, kept } => self.layer(layer, kept),
+            Event::Progress(progress, memory) => {
+                let memory = memory.with_system();
+                self.memory = memory;
+                self.output.send(&Reply::Progress {
+                    ticket,
+                    progress,
+                    memory,
+                });
+            }
+            Event::Read { tokens_from_vault } => self.output.send(&Reply::Read {
+                ticket,
+                tokens_from_vault,
+            }),
+            Event::Token { text } => self.token(text),
+            Event::Attended(tokens) => self.attended = cells_of(tokens, &self.map.grid),
+        }
+    }
+
     fn prompt(&mut self, prompt: &Prompt) {
         let facts = &self.model.facts;
         let model = self.model.engine.model();
@@ -224,22 +256,6 @@ impl Watch for QuestionReporter<'_> {
         self.output.send_with_bytes(&reply, &known);
     }
 
-    fn progress(&mut self, progress: &Progress, memory: &MemoryNow) {
-        self.memory = memory.with_system();
-        self.output.send(&Reply::Progress {
-            ticket: self.ticket,
-            progress: *progress,
-            memory: self.memory,
-        });
-    }
-
-    fn read(&mut self, read: &PrefillSummary) {
-        self.output.send(&Reply::Read {
-            ticket: self.ticket,
-            tokens_from_vault: read.tokens_from_vault,
-        });
-    }
-
     fn token(&mut self, text: &str) {
         // A reader of the answer must see where the thought began.
         let opened = match self.first_token {
@@ -253,10 +269,6 @@ impl Watch for QuestionReporter<'_> {
             text: format!("{opened}{text}"),
             attended: std::mem::take(&mut self.attended),
         });
-    }
-
-    fn attended(&mut self, tokens: &[(u32, f32)]) {
-        self.attended = cells_of(tokens, &self.map.grid);
     }
 }
 

@@ -34,8 +34,7 @@ use kept_policies::{Evict, Method, Pos, PromptShape, RowPlan, Select};
 use crate::backend::{self, DeviceRows};
 use crate::compact::{CompactCache, CompactLayer};
 use crate::plan::{CHUNK, LayerKeeps, PrefillPlan};
-use crate::watch::EventSink;
-use crate::{EngineError, MemoryLedger, Note, RetentionMap, Watch};
+use crate::{EngineError, Event, MemoryLedger, Note, RetentionMap};
 use kept_vault::{VaultAccess, VaultUse};
 
 pub(crate) use input::PrefillTask;
@@ -175,19 +174,11 @@ impl<'a> Prefill<'a> {
         Self { chunk, ..self }
     }
 
-    /// Reads the prompt. `progress` receives events; a request of `stop` takes effect within about 0.1 s.
+    /// Reads the prompt. `watch` receives progress and every compacted layer; a request of `stop` takes effect within
+    /// about 0.1 s.
     pub fn run(
         self,
-        progress: &mut dyn FnMut(crate::Event),
-        stop: &Stop,
-    ) -> Result<PrefillOutcome, EngineError> {
-        self.run_watched(&mut EventSink(progress), stop)
-    }
-
-    /// Reads the prompt. `watch` receives progress and every compacted layer; `stop` as in [`Prefill::run`].
-    pub fn run_watched(
-        self,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<PrefillOutcome, EngineError> {
         self.planned()?.run(watch, stop)
@@ -251,7 +242,7 @@ fn read_and_compress(
     mut plans: Vec<PrefillPlan>,
     prefix: &mut Prefix,
     methods: &[&dyn Method],
-    watch: &mut dyn Watch,
+    watch: &mut dyn FnMut(Event<'_>),
     stop: &Stop,
 ) -> Result<Vec<PrefillOutcome>, EngineError> {
     let began = Instant::now();
@@ -336,7 +327,7 @@ fn compress_layers(
     reader: &mut Reader<'_>,
     methods: &[&dyn Method],
     selects: Vec<Box<dyn Select>>,
-    watch: &mut dyn Watch,
+    watch: &mut dyn FnMut(Event<'_>),
     stop: &Stop,
 ) -> Result<(Vec<KeptLayers>, Duration), EngineError> {
     let all = reader.plans;
@@ -389,7 +380,10 @@ fn compress_layers(
             let took = started.elapsed();
             kept.selecting += took;
             spent += took;
-            watch.layer(in_policy, &compact);
+            watch(Event::Layer {
+                layer: in_policy,
+                kept: &compact,
+            });
             kept.layers.push(compact);
         }
     }

@@ -7,7 +7,7 @@ use kept_vault::VaultAccess;
 use super::{PrefillOutcome, PrefillTask, Prefix, read_and_compress};
 use crate::backend;
 use crate::plan::{CHUNK, PrefillPlan};
-use crate::{EngineError, Note, Watch};
+use crate::{EngineError, Event, Note};
 
 /// A prefill whose plan is made.
 #[derive(Clone)]
@@ -20,10 +20,10 @@ pub(crate) struct PlannedPrefill<'a> {
 }
 
 impl PlannedPrefill<'_> {
-    /// As [`Prefill::run_watched`].
+    /// As [`Prefill::run`].
     pub(crate) fn run(
         self,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<PrefillOutcome, EngineError> {
         let outcome = Self::run_together(vec![self], watch, stop)?.pop();
@@ -34,7 +34,7 @@ impl PlannedPrefill<'_> {
     /// document is read again, and a note says so.
     pub(super) fn run_together(
         prefills: Vec<Self>,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<Vec<PrefillOutcome>, EngineError> {
         let access = prefills[0].vault;
@@ -60,7 +60,7 @@ impl PlannedPrefill<'_> {
     fn read(
         prefills: Vec<Self>,
         vault: Option<VaultAccess<'_>>,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<Vec<PrefillOutcome>, EngineError> {
         let (input, gpu_memory) = (prefills[0].input, prefills[0].gpu_memory);

@@ -4,8 +4,8 @@ use kept_models::{Model, RopeTable};
 
 use crate::compact::CompactLayer;
 use crate::plan::{PrefillPlan, full_cache_bytes};
-use crate::watch::ProgressMeter;
-use crate::{MemoryNow, Phase, Watch};
+use crate::progress_meter::ProgressMeter;
+use crate::{Event, MemoryNow, Phase};
 
 /// Progress over all passes of one prompt, and memory in use: constant scratch buffers and a growing number
 /// of kept rows.
@@ -48,10 +48,10 @@ impl ReadingProgress {
     }
 
     /// Adds `rows` rows that have passed a layer.
-    pub(super) fn add_rows(&mut self, rows: usize, watch: &mut dyn Watch) {
+    pub(super) fn add_rows(&mut self, rows: usize, watch: &mut dyn FnMut(Event<'_>)) {
         self.passed += rows;
         if let Some(progress) = self.meter.progress_if_due(self.passed) {
-            watch.progress(&progress, &self.now);
+            watch(Event::Progress(progress, self.now));
         }
     }
 }

@@ -17,7 +17,7 @@ use super::token_dropping::SurvivingTokens;
 use crate::backend::{self, Chunk, DeviceRows, LayerMeasurements, PrefillBackend, PrefillInput};
 use crate::plan::PrefillPlan;
 use crate::shape::head_shape;
-use crate::{EngineError, MemoryLedger, Segment, Watch};
+use crate::{EngineError, Event, MemoryLedger, Segment};
 
 /// Output of the reconstruction pass: the document repeated in chunks. Every chunk is read directly after the
 /// document, independently of the other chunks.
@@ -163,7 +163,7 @@ impl<'a> Reader<'a> {
     pub(super) fn read(
         &mut self,
         layer: usize,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<Duration, EngineError> {
         let task = self.begin_layer(layer);
@@ -184,7 +184,7 @@ impl<'a> Reader<'a> {
     fn read_sharing(
         &mut self,
         task: &LayerTask,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<Duration, EngineError> {
         self.end_prefix(task, stop);
@@ -259,7 +259,7 @@ impl<'a> Reader<'a> {
     fn read_prefix(
         &mut self,
         task: &LayerTask,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<Duration, EngineError> {
         let (known, prefix) = (self.prefix.known(), task.prefix);
@@ -295,7 +295,7 @@ impl<'a> Reader<'a> {
     fn read_rest(
         &mut self,
         task: &LayerTask,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<Duration, EngineError> {
         let rest = task.prefix.max(self.prefix.known())..task.n;
@@ -328,7 +328,7 @@ impl<'a> Reader<'a> {
         &mut self,
         task: &LayerTask,
         rows: Range<usize>,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<Duration, EngineError> {
         let chunk = self.plans[0].chunk;
@@ -344,7 +344,7 @@ impl<'a> Reader<'a> {
         &mut self,
         task: &LayerTask,
         rows: Range<usize>,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<Duration, EngineError> {
         stop.check()?;

@@ -3,9 +3,8 @@
 use kept_kernels::Stop;
 
 use super::{PlannedPrefill, Prefill, PrefillOutcome};
-use crate::EngineError;
 use crate::plan::SumsOverQueries;
-use crate::watch::EventSink;
+use crate::{EngineError, Event};
 
 /// Prefills that share one, with their places in the result.
 type Group<'a> = Vec<(usize, PlannedPrefill<'a>)>;
@@ -25,10 +24,9 @@ impl Prefill<'_> {
     /// As [`Prefill::run`], except refusals.
     pub fn run_each(
         prefills: Vec<Self>,
-        progress: &mut dyn FnMut(crate::Event),
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<Vec<Result<PrefillOutcome, EngineError>>, EngineError> {
-        let mut watch = EventSink(progress);
         let mut results = Vec::new();
         let mut groups: Vec<(Option<SumsOverQueries>, Group<'_>)> = Vec::new();
         for (place, prefill) in prefills.into_iter().enumerate() {
@@ -37,7 +35,7 @@ impl Prefill<'_> {
                 own
             });
             results.push(match planned {
-                Ok(own) if own.plan.needs_own_reading() => Some(Ok(own.run(&mut watch, stop)?)),
+                Ok(own) if own.plan.needs_own_reading() => Some(Ok(own.run(watch, stop)?)),
                 Ok(own) => {
                     let sums = own.vault.map(|_| own.plan.sums_over_queries());
                     match groups.iter_mut().find(|(of_group, _)| *of_group == sums) {
@@ -52,7 +50,7 @@ impl Prefill<'_> {
         }
         for (_, group) in groups {
             let (places, prefills): (Vec<usize>, Vec<_>) = group.into_iter().unzip();
-            let outcomes = PlannedPrefill::run_together(prefills, &mut watch, stop)?;
+            let outcomes = PlannedPrefill::run_together(prefills, watch, stop)?;
             for (place, outcome) in places.into_iter().zip(outcomes) {
                 results[place] = Some(Ok(outcome));
             }

@@ -12,8 +12,8 @@ use super::{DocumentReadRequest, DocumentReadResult};
 use crate::plan::{CHUNK, Plan, PromptPlan};
 use crate::prefill::{PlannedPrefill, PrefillTask, file_bytes};
 use crate::{
-    CompactLayer, Engine, EngineError, MemoryNow, MethodSpec, Phase, PlanRequest, PrefillOutcome,
-    Progress, Prompt, Streaming, Watch,
+    Engine, EngineError, Event, MethodSpec, Phase, PlanRequest, PrefillOutcome, Progress, Prompt,
+    Streaming,
 };
 
 /// Smallest section, in tokens.
@@ -89,7 +89,7 @@ impl<'a> SectionReading<'a> {
     /// does not fit into the vaults' disk space.
     pub(super) fn read_sections(
         &mut self,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<(), EngineError> {
         let (end, vaults) = (self.read.tokens, self.request.vaults);
@@ -148,7 +148,7 @@ impl<'a> SectionReading<'a> {
         plan: Plan,
         tokens: usize,
         covers: Range<usize>,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<bool, EngineError> {
         self.engine.check_memory(&plan.ledger()?)?;
@@ -169,13 +169,13 @@ impl<'a> SectionReading<'a> {
             ),
             gpu_memory: self.request.memory,
         };
-        let mut part = PartWatch {
-            watch,
-            whole: self.progress,
-            covers,
-            layers: false,
+        let whole = self.progress;
+        let mut of_part = |event: Event<'_>| {
+            if let Event::Progress(now, memory) = event {
+                watch(Event::Progress(whole.of_part(&covers, &now), memory));
+            }
         };
-        let outcome = planned.run(&mut part, stop)?;
+        let outcome = planned.run(&mut of_part, stop)?;
         let written = outcome.vault.is_some_and(|vault| vault.written);
         if !written {
             self.read.notes = outcome.notes;
@@ -187,16 +187,17 @@ impl<'a> SectionReading<'a> {
     pub(crate) fn complete(
         self,
         planned: PlannedPrefill<'_>,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<PrefillOutcome, EngineError> {
-        let mut part = PartWatch {
-            watch,
-            covers: self.read.stored..self.progress.total,
-            whole: self.progress,
-            layers: true,
+        let (whole, covers) = (self.progress, self.read.stored..self.progress.total);
+        let mut of_part = |event: Event<'_>| match event {
+            Event::Progress(now, memory) => {
+                watch(Event::Progress(whole.of_part(&covers, &now), memory));
+            }
+            event => watch(event),
         };
-        let outcome = planned.run(&mut part, stop);
+        let outcome = planned.run(&mut of_part, stop);
         let mut outcome = outcome.map_err(|error| self.stopped(error))?;
         if let Some(vault) = &mut outcome.vault {
             let read = (self.read.stored - self.read.from_vault).min(vault.tokens_from_vault);
@@ -222,6 +223,11 @@ pub(super) struct WholeProgress {
 }
 
 impl WholeProgress {
+    /// The progress of everything, after that of a part that reads the tokens `covers`.
+    fn of_part(&self, covers: &Range<usize>, now: &Progress) -> Progress {
+        self.after(covers.start + now.tokens_done.min(covers.len()))
+    }
+
     /// The progress after `done` tokens, known ones included.
     pub(super) fn after(&self, done: usize) -> Progress {
         let elapsed = self.started.elapsed().as_secs_f64();
@@ -238,27 +244,5 @@ impl WholeProgress {
                 0.0
             },
         }
-    }
-}
-
-/// Passes on the progress of one part of a reading as that of all, and the layers of the question's part.
-struct PartWatch<'a> {
-    watch: &'a mut dyn Watch,
-    whole: WholeProgress,
-    /// The tokens that this part reads, of all.
-    covers: Range<usize>,
-    layers: bool,
-}
-
-impl Watch for PartWatch<'_> {
-    fn layer(&mut self, layer: usize, kept: &CompactLayer) {
-        if self.layers {
-            self.watch.layer(layer, kept);
-        }
-    }
-
-    fn progress(&mut self, now: &Progress, memory: &MemoryNow) {
-        let done = self.covers.start + now.tokens_done.min(self.covers.len());
-        self.watch.progress(&self.whole.after(done), memory);
     }
 }

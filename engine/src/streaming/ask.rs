@@ -11,9 +11,9 @@ use crate::answering::{Answering, PrefilledPrompt};
 use crate::asking::PlannedQuestion;
 use crate::note::Note;
 use crate::plan::{PlanRequest, StreamPlan};
-use crate::watch::ProgressMeter;
+use crate::progress_meter::ProgressMeter;
 use crate::{
-    Answer, Engine, EngineError, MemoryLedger, MemoryNow, MethodSpec, Phase, Sampler, Watch,
+    Answer, Engine, EngineError, Event, MemoryLedger, MemoryNow, MethodSpec, Phase, Sampler,
 };
 use kept_vault::VaultUse;
 
@@ -55,7 +55,7 @@ impl StreamProgress<'_> {
         stream: &mut Stream<'_>,
         ids: &[u32],
         mut read: impl FnMut(&mut Stream<'_>),
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<(), EngineError> {
         let mut passed = |rows: usize, stream: &Stream<'_>| self.passed(rows, stream, watch);
@@ -67,7 +67,7 @@ impl StreamProgress<'_> {
     }
 
     /// Adds `rows` rows that have passed a layer.
-    fn passed(&mut self, rows: usize, stream: &Stream<'_>, watch: &mut dyn Watch) {
+    fn passed(&mut self, rows: usize, stream: &Stream<'_>, watch: &mut dyn FnMut(Event<'_>)) {
         self.passed += rows;
         if let Some(progress) = self.meter.progress_if_due(self.passed) {
             let (kept, tables) = stream.live_bytes();
@@ -80,7 +80,7 @@ impl StreamProgress<'_> {
                 scratch: ledger.reading() + ledger.kept_rows.saturating_sub(kept),
                 ..MemoryNow::default()
             };
-            watch.progress(&progress, &now);
+            watch(Event::Progress(progress, now));
         }
     }
 }
@@ -135,12 +135,12 @@ impl Engine {
         Ok(plan)
     }
 
-    /// [`Engine::ask_watched`] for a prompt that is read in streaming mode.
+    /// [`Engine::ask`] for a prompt that is read in streaming mode.
     pub(crate) fn ask_streaming(
         &self,
         asked: PlannedQuestion<'_, '_>,
         plan: &StreamPlan,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
         let PlannedQuestion {
@@ -158,9 +158,9 @@ impl Engine {
         let rope = RopeTable::new(self.model().config(), plan.positions);
 
         let chosen = memory_note.into_iter().chain(&of_streaming);
-        chosen.for_each(|note| watch.chosen(note));
+        chosen.for_each(|note| watch(Event::Chosen { note }));
         notes.extend(of_streaming);
-        watch.prompt(&prompt);
+        watch(Event::Prompt(&prompt));
         let started = Instant::now();
         let name = &ask.method.name;
         let span = tracing::info_span!("streaming", tokens = n, method = name, rows).entered();
@@ -182,7 +182,7 @@ impl Engine {
         let streamed = stream.into_streamed();
         drop(span);
         for (layer, kept) in streamed.cache.compressed_layers().enumerate() {
-            watch.layer(layer, kept);
+            watch(Event::Layer { layer, kept });
         }
         let read = PrefilledPrompt {
             evictor: streamed.evictor,
@@ -215,7 +215,7 @@ impl Engine {
         &'m self,
         text: &StreamedText<'m>,
         notes: &mut Vec<Note>,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<(Stream<'m>, StreamProgress<'m>, VaultUse), EngineError> {
         let &StreamedText {

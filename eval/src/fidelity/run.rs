@@ -100,7 +100,7 @@ impl MethodRun {
             let left = &runs[done..];
             let now = &left[..engine.runs_per_prefill(left, &context)];
             let sharing = done..done + now.len();
-            let mut on_event = |event| on_event(sharing.clone(), event);
+            let mut on_event = |event: Event<'_>| on_event(sharing.clone(), event);
             let mut others = Vec::new();
             let mut measure =
                 |index: usize, outcome: Result<(Plan, PrefillOutcome), EngineError>| {

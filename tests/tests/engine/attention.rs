@@ -5,13 +5,8 @@ use std::collections::BTreeSet;
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::Budget;
-use kept_engine::{Ask, Engine, LayerRetention, Limits, MethodSpec, Sampling, Watch};
+use kept_engine::{Ask, Engine, LayerRetention, Limits, MethodSpec, Sampling};
 use kept_tests::golden::Unpacked;
-
-/// Watches nothing.
-struct Nothing;
-
-impl Watch for Nothing {}
 
 /// A head can look at nothing that its row of the map has forgotten: layers and heads are those of the map, also where
 /// some layers have windows, are recurrent or share keys.
@@ -42,7 +37,7 @@ fn heads_look_at_what_their_row_of_the_map_keeps() {
             limits: Limits::default(),
             vault: None,
         };
-        let answer = engine.ask_watched(&ask, &mut Nothing, &Stop::new());
+        let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
         let answer = answer.unwrap_or_else(|error| panic!("{arch}: {error}"));
         let layers: Vec<&LayerRetention> = answer.map.compressed_layers().collect();
         let looked: BTreeSet<usize> = answer.by_head.iter().map(|of| of.layer).collect();

@@ -5,8 +5,8 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::{Budget, methods};
 use kept_engine::{
-    Answer, Ask, CompactLayer, Engine, EngineError, LayerRetention, Limits, MapGrid, MethodSpec,
-    Note, Prompt, PromptText, Sampling, Streaming, Turn, Watch,
+    Answer, Ask, CompactLayer, Engine, EngineError, Event, LayerRetention, Limits, MapGrid,
+    MethodSpec, Note, Prompt, PromptText, Sampling, Streaming, Turn,
 };
 use kept_tests::golden;
 
@@ -246,7 +246,15 @@ struct Filling {
     grid: Option<MapGrid>,
 }
 
-impl Watch for Filling {
+impl Filling {
+    fn receive(&mut self, event: Event<'_>) {
+        match event {
+            Event::Prompt(prompt) => self.prompt(prompt),
+            Event::Layer { layer, kept } => self.layer(layer, kept),
+            _ => {}
+        }
+    }
+
     fn prompt(&mut self, prompt: &Prompt) {
         self.grid = Some(prompt.earlier.grid(self.layers, self.kv_heads));
         self.prompt = Some(prompt.clone());
@@ -299,7 +307,7 @@ fn the_map_of_the_earlier_turns_is_that_of_their_positions() {
             },
             vault: None,
         };
-        let answer = engine.ask_watched(&ask, &mut filling, &Stop::new());
+        let answer = engine.ask(&ask, &mut |event| filling.receive(event), &Stop::new());
         let answer = answer.unwrap_or_else(|error| panic!("{what}: {error}"));
         let (earlier, grid) = (&answer.prompt.earlier, filling.grid.expect("a map"));
         assert_eq!(earlier.turns.len(), answer.prompt.turns.len(), "{what}");

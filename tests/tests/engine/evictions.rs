@@ -7,8 +7,8 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::{Budget, STREAMING, methods};
 use kept_engine::{
-    Ask, CompactLayer, Engine, Limits, MapGrid, MethodSpec, PrefillSummary, Prompt, Sampling,
-    Streaming, Watch, ends16,
+    Ask, CompactLayer, Engine, Event, Limits, MapGrid, MethodSpec, Prompt, Sampling, Streaming,
+    ends16,
 };
 use kept_tests::golden;
 
@@ -22,7 +22,16 @@ struct Filling<'a> {
     before: Vec<u16>,
 }
 
-impl Watch for Filling<'_> {
+impl Filling<'_> {
+    fn receive(&mut self, event: Event<'_>) {
+        match event {
+            Event::Prompt(prompt) => self.prompt(prompt),
+            Event::Layer { layer, kept } => self.layer(layer, kept),
+            Event::Read { .. } => self.before = self.grid.counts(None),
+            _ => {}
+        }
+    }
+
     fn prompt(&mut self, prompt: &Prompt) {
         let config = self.engine.model().config();
         let ends = ends16(self.text, prompt.spans());
@@ -34,10 +43,6 @@ impl Watch for Filling<'_> {
         let document = std::slice::from_ref(&self.document);
         let set = self.grid.set_kept(layer, kept, document);
         set.expect("a layer that fits");
-    }
-
-    fn read(&mut self, _read: &PrefillSummary) {
-        self.before = self.grid.counts(None);
     }
 }
 
@@ -69,7 +74,7 @@ fn forgets(engine: &Engine, document: &Document, spec: &str, streaming: Streamin
         },
         vault: None,
     };
-    let answer = engine.ask_watched(&ask, &mut filling, &Stop::new());
+    let answer = engine.ask(&ask, &mut |event| filling.receive(event), &Stop::new());
     let answer = answer.unwrap_or_else(|error| panic!("{spec}: {error}"));
     let counts = answer.map.counts();
     let before: Vec<u32> = filling.before.iter().map(|&count| count.into()).collect();

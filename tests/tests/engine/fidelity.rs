@@ -213,7 +213,7 @@ fn runs_on_a_shared_prefill_equal_separate_runs() {
         None,
         &mut |sharing, event| {
             assert_eq!(sharing, 0..runs.len(), "a small model: all share");
-            if let Event::Progress(progress) = event {
+            if let Event::Progress(progress, _) = event {
                 readings += usize::from(progress.tokens_done == 0);
             }
         },
@@ -282,7 +282,7 @@ fn a_comparison_with_a_vault_reads_the_document_once() {
             &runs,
             Some(access),
             &mut |_, event| {
-                if let Event::Progress(now) = event {
+                if let Event::Progress(now, _) = event {
                     read.push(now.tokens_total);
                 }
             },

@@ -5,8 +5,8 @@ use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::policies::Budget;
 use kept_engine::vault::{VaultFolder, Vaults};
 use kept_engine::{
-    Answer, Ask, DocumentReadRequest, Engine, EngineError, Event, Limits, MethodSpec, Progress,
-    SAMPLE, Sampling,
+    Answer, Ask, DocumentReadRequest, Engine, EngineError, Event, Limits, MethodSpec, Phase,
+    Progress, SAMPLE, Sampling,
 };
 use kept_tests::golden;
 
@@ -194,8 +194,8 @@ fn a_stopped_question_goes_on_after_its_last_section() {
         let (method, sampling) = (MethodSpec::plain(name), Sampling::default());
         let question = question(&document, &method, &sampling, Some(vaults));
         let stop = Stop::new();
-        let mut watch = |event: Event| {
-            if matches!(event, Event::Progress(now) if now.tokens_done > 1024) {
+        let mut watch = |event: Event<'_>| {
+            if matches!(event, Event::Progress(now, _) if now.tokens_done > 1024) {
                 stop.request();
             }
         };
@@ -218,8 +218,10 @@ fn a_stopped_question_goes_on_after_its_last_section() {
         assert!(error.to_string().contains("1024 of"), "{name}: {error}");
 
         let mut again: Vec<Progress> = Vec::new();
-        let mut watch = |event: Event| {
-            if let Event::Progress(now) = event {
+        let mut watch = |event: Event<'_>| {
+            if let Event::Progress(now, _) = event
+                && now.phase == Phase::Reading
+            {
                 again.push(now);
             }
         };

@@ -260,8 +260,8 @@ fn an_interrupted_reading_goes_on_with_the_same_answer() {
                 kind: PackedRows::Q8_0,
             }),
         };
-        let mut on_event = |event| {
-            if let Event::Progress(now) = event
+        let mut on_event = |event: Event<'_>| {
+            if let Event::Progress(now, _) = event
                 && now.tokens_done > 4500
             {
                 stop.request();

@@ -1,13 +1,12 @@
 //! Vault faults never cost an answer: damaged, truncated and old files, one that another process writes, no disk space,
 //! a stop at any moment.
 
-use kept_engine::EngineError;
-use kept_engine::Prefill;
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::models::RopeTable;
 use kept_engine::vault::{
     LayerShape, ModelFingerprint, StoredRows, VaultAccess, VaultKey, VaultShape, Vaults,
 };
+use kept_engine::{EngineError, Event, Prefill};
 use kept_tests::engine::open;
 use kept_tests::golden;
 use kept_tests::method_spec::spec;
@@ -184,24 +183,15 @@ fn a_stop_leaves_no_partial_vault() {
             ..Prefill::new(&model, &ids, &*built, case.method.budget, 6, &rope)
                 .with_document(case.document())
         };
-        struct Heard<'a>(&'a mut usize, usize, &'a Stop);
-        impl kept_engine::Watch for Heard<'_> {
-            fn layer(&mut self, _: usize, _: &kept_engine::CompactLayer) {
-                self.progressed();
-            }
-            fn progress(&mut self, _: &kept_engine::Progress, _: &kept_engine::MemoryNow) {
-                self.progressed();
-            }
-        }
-        impl Heard<'_> {
-            fn progressed(&mut self) {
-                *self.0 += 1;
-                if *self.0 > self.1 {
-                    self.2.request();
+        let mut count = |event: Event<'_>| {
+            if matches!(event, Event::Layer { .. } | Event::Progress(..)) {
+                heard += 1;
+                if heard > after {
+                    stop.request();
                 }
             }
-        }
-        let result = prefill.run_watched(&mut Heard(&mut heard, after, &stop), &stop);
+        };
+        let result = prefill.run(&mut count, &stop);
         match result {
             Err(EngineError::Stopped) => {
                 stopped += 1;

@@ -8,8 +8,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::Budget;
 use kept_engine::{
-    Answer, Ask, CompactLayer, Engine, EngineError, Finish, Limits, MethodSpec, PrefillSummary,
-    Prompt, Sampling, Streaming, Watch,
+    Answer, Ask, Engine, EngineError, Event, Finish, Limits, MethodSpec, Sampling, Streaming,
 };
 use kept_engine_cuda::OnGpu;
 use kept_models::testing::TinyLlama;
@@ -36,7 +35,7 @@ fn asked(
     engine: &Engine,
     method: &str,
     times: usize,
-    watch: &mut dyn Watch,
+    watch: &mut dyn FnMut(Event<'_>),
     stop: &Stop,
 ) -> Result<Answer, EngineError> {
     let text = "the word and ".repeat(times).into_bytes();
@@ -59,17 +58,12 @@ fn asked(
         },
         vault: None,
     };
-    engine.ask_watched(&ask, watch, stop)
+    engine.ask(&ask, watch, stop)
 }
-
-/// A watcher that ignores events.
-struct Nobody;
-
-impl Watch for Nobody {}
 
 /// Words and rows of an answer: they must not depend on earlier questions.
 fn answered(engine: &Engine, method: &str) -> (String, Vec<usize>) {
-    let answer = asked(engine, method, 12, &mut Nobody, &Stop::new()).expect("an answer");
+    let answer = asked(engine, method, 12, &mut |_| (), &Stop::new()).expect("an answer");
     (answer.text, answer.rows_per_layer)
 }
 
@@ -101,7 +95,7 @@ fn a_full_gpu_refuses_with_the_missing_bytes() {
     let expected = answered(&engine, "snapkv");
     let held = ballast(&gpu);
     // About 18,000 tokens: their measurements need megabytes.
-    let refusal = asked(&engine, "snapkv", 6000, &mut Nobody, &Stop::new());
+    let refusal = asked(&engine, "snapkv", 6000, &mut |_| (), &Stop::new());
     let refusal = refusal.err().expect("refused");
     is_one_sentence(&refusal, "are missing");
     assert!(
@@ -113,7 +107,7 @@ fn a_full_gpu_refuses_with_the_missing_bytes() {
     assert_eq!(answered(&engine, "snapkv"), expected);
     // This would take minutes on the emulator.
     if !is_emulated(&gpu) {
-        let found = asked(&engine, "snapkv", 6000, &mut Nobody, &Stop::new());
+        let found = asked(&engine, "snapkv", 6000, &mut |_| (), &Stop::new());
         assert!(found.expect("there is room").prompt.len() > 18_000);
     }
 }
@@ -137,24 +131,16 @@ struct Greedy<'a> {
 }
 
 impl Greedy<'_> {
-    fn heard(&mut self, when: When) {
+    fn receive(&mut self, event: Event<'_>) {
+        let when = match event {
+            Event::Prompt(_) => When::Made,
+            Event::Layer { .. } => When::Cut,
+            Event::Read { .. } => When::Read,
+            _ => return,
+        };
         if when == self.when && self.held.is_empty() {
             self.held = ballast(self.gpu);
         }
-    }
-}
-
-impl Watch for Greedy<'_> {
-    fn prompt(&mut self, _prompt: &Prompt) {
-        self.heard(When::Made);
-    }
-
-    fn layer(&mut self, _layer: usize, _kept: &CompactLayer) {
-        self.heard(When::Cut);
-    }
-
-    fn read(&mut self, _read: &PrefillSummary) {
-        self.heard(When::Read);
     }
 }
 
@@ -177,7 +163,13 @@ fn the_engine_answers_again_after_running_out_of_memory() {
             when,
             held: Vec::new(),
         };
-        let failed = asked(&engine, method, 12, &mut greedy, &Stop::new());
+        let failed = asked(
+            &engine,
+            method,
+            12,
+            &mut |event| greedy.receive(event),
+            &Stop::new(),
+        );
         assert!(!greedy.held.is_empty());
         let failed = failed.err().expect("there is no memory");
         is_one_sentence(&failed, "the CPU");
@@ -203,18 +195,13 @@ struct Impatient {
     after: Option<usize>,
 }
 
-impl Watch for Impatient {
-    fn layer(&mut self, _layer: usize, _kept: &CompactLayer) {
-        if self.after.is_none() {
-            self.stop.request();
-        }
-    }
-
-    fn token(&mut self, _text: &str) {
-        match &mut self.after {
-            Some(0) => self.stop.request(),
-            Some(more) => *more -= 1,
-            None => panic!("the reading was given up"),
+impl Impatient {
+    fn receive(&mut self, event: Event<'_>) {
+        match (event, &mut self.after) {
+            (Event::Layer { .. }, None) | (Event::Token { .. }, Some(0)) => self.stop.request(),
+            (Event::Token { .. }, Some(more)) => *more -= 1,
+            (Event::Token { .. }, None) => panic!("the reading was given up"),
+            _ => {}
         }
     }
 }
@@ -232,7 +219,13 @@ fn the_engine_answers_again_after_a_stop() {
                 stop: stop.clone(),
                 after,
             };
-            let given_up = asked(&engine, method, 12, &mut watch, &stop);
+            let given_up = asked(
+                &engine,
+                method,
+                12,
+                &mut |event| watch.receive(event),
+                &stop,
+            );
             match (after, given_up) {
                 (None, Err(EngineError::Stopped)) => {}
                 (Some(_), Ok(answer)) => {
@@ -272,7 +265,7 @@ fn a_failed_gpu_gives_one_error_message() {
             let engine = on(&file, &gpu);
             meter.fails_after(part * of_all / 4);
             for _ in 0..2 {
-                let failed = asked(&engine, method, 12, &mut Nobody, &Stop::new());
+                let failed = asked(&engine, method, 12, &mut |_| (), &Stop::new());
                 let failed = failed.err().expect("a GPU that failed");
                 is_one_sentence(&failed, "the CPU");
                 assert!(failed.loses_gpu(), "{method} {part}: {failed}");

@@ -8,10 +8,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::LayerKind;
 use kept_engine::policies::{Budget, PromptShape, build};
-use kept_engine::{
-    Ask, CompactLayer, Engine, Limits, MemoryNow, MethodSpec, PlanRequest, Progress, Sampling,
-    Watch,
-};
+use kept_engine::{Ask, Engine, Event, Limits, MemoryNow, MethodSpec, PlanRequest, Sampling};
 use kept_tests::compare::{apart, assert_same};
 use kept_tests::engine::{Told, open, read_and_step};
 use kept_tests::golden::{self, ARCHITECTURES, Tensors, Unpacked, ids};
@@ -178,14 +175,16 @@ struct Heard {
     memory: Vec<MemoryNow>,
 }
 
-impl Watch for Heard {
-    fn layer(&mut self, layer: usize, kept: &CompactLayer) {
-        assert!(kept.window().is_none(), "a method does not cut windows");
-        self.layers.push(layer);
-    }
-
-    fn progress(&mut self, _: &Progress, memory: &MemoryNow) {
-        self.memory.push(*memory);
+impl Heard {
+    fn receive(&mut self, event: Event<'_>) {
+        match event {
+            Event::Layer { layer, kept } => {
+                assert!(kept.window().is_none(), "a method does not cut windows");
+                self.layers.push(layer);
+            }
+            Event::Progress(_, memory) => self.memory.push(memory),
+            _ => {}
+        }
     }
 }
 
@@ -217,7 +216,7 @@ fn events_list_the_evicting_layers() {
     };
     let mut heard = Heard::default();
     let answer = engine
-        .ask_watched(&ask, &mut heard, &Stop::new())
+        .ask(&ask, &mut |event| heard.receive(event), &Stop::new())
         .expect("an answer");
     let full = engine.model().config().full_layers().count();
     assert_eq!(heard.layers[..full], [0, 1]);

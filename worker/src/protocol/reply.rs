@@ -1,7 +1,7 @@
 //! The messages of the worker to the app, as JSON. Sizes are bytes; offsets are bytes of the document's text,
 //! or UTF-16 code units if the name ends in 16.
 //!
-//! Where the description of a message says that bytes follow, they are in the next frame.
+//! Where the description of a message says that bytes follow, they are in the same frame.
 
 use serde::{Deserialize, Serialize};
 

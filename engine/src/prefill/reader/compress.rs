@@ -9,7 +9,7 @@ use crate::compact::CompactLayer;
 use crate::observe::Pool;
 use crate::plan::LayerKeeps;
 use crate::prefill::check::check;
-use crate::{EngineError, Watch};
+use crate::{EngineError, Event};
 
 impl Reader<'_> {
     /// Keeps the last positions of the current sliding-window layer, as many as its window, for method number
@@ -165,7 +165,7 @@ impl Reader<'_> {
     pub(in crate::prefill) fn run_score_pass(
         &mut self,
         select: &mut dyn Select,
-        watch: &mut dyn Watch,
+        watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<(), EngineError> {
         let plan = &self.plans[0];
