@@ -133,6 +133,31 @@ fn levels(job: &Job, asked: &AskRequest, output: &Output) -> Result<Reply, Faile
     Ok(Reply::LevelsDone { ticket })
 }
 
+/// `question` with everything else of `asked` but its budget and sampling.
+fn ask_of<'a>(
+    job: &'a Job,
+    asked: &'a AskRequest,
+    question: &'a str,
+    budget: Option<Budget>,
+    sampling: &'a Sampling,
+) -> Ask<'a> {
+    Ask {
+        turns: &asked.turns,
+        document: &job.document.document,
+        question,
+        method: &asked.method,
+        budget,
+        sampling,
+        max_tokens: asked.max_tokens,
+        thinking: asked.thinking,
+        limits: Limits {
+            memory: asked.memory,
+            ..Limits::default()
+        },
+        vault: job.vault_settings.vaults(),
+    }
+}
+
 /// What `question` keeps with `budget` under the instructions of `asked`, without an answer. The document comes from its vault.
 fn map_of(
     job: &Job,
@@ -141,20 +166,10 @@ fn map_of(
     question: &str,
     budget: Option<Budget>,
 ) -> Result<MapGrid, EngineError> {
+    let (question, sampling) = (asked.instructed(question), Sampling::default());
     let ask = Ask {
-        turns: &asked.turns,
-        document: &job.document.document,
-        question: &asked.instructed(question),
-        method: &asked.method,
-        budget,
-        sampling: &Sampling::default(),
         max_tokens: 0,
-        thinking: asked.thinking,
-        limits: Limits {
-            memory: asked.memory,
-            ..Limits::default()
-        },
-        vault: job.vault_settings.vaults(),
+        ..ask_of(job, asked, &question, budget, &sampling)
     };
     let mut map = MapBuilder::new(&job.model, &job.document);
     engine.ask(&ask, &mut |event| map.receive(event), &job.stop)?;
@@ -175,21 +190,8 @@ fn answer(job: &Job, asked: &AskRequest, output: &Output) -> Result<Reply, Faile
         repeat_penalty: asked.repeat_penalty,
         ..Sampling::default()
     };
-    let ask = Ask {
-        turns: &asked.turns,
-        document: &job.document.document,
-        question: &asked.instructed(&asked.question),
-        method: &asked.method,
-        budget,
-        sampling: &sampling,
-        max_tokens: asked.max_tokens,
-        thinking: asked.thinking,
-        limits: Limits {
-            memory: asked.memory,
-            ..Limits::default()
-        },
-        vault: job.vault_settings.vaults(),
-    };
+    let question = asked.instructed(&asked.question);
+    let ask = ask_of(job, asked, &question, budget, &sampling);
     let engine = with_cache_type(&job.model.engine, asked.cache.as_deref())?;
     let mut reporter = QuestionReporter::new(job, asked, output);
     let answer = engine.ask(&ask, &mut |event| reporter.receive(event), &job.stop)?;

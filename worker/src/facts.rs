@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::path::Path;
 
 use kept_engine::documents::Document;
-use kept_engine::kernels::{simd_level, threads};
 use kept_engine::policies;
 use kept_engine::{Engine, Fit, MethodSpec, available_memory};
 use kept_worker::protocol::{Inspection, MethodFacts, ModelFacts, ParameterFacts, Reply};
@@ -17,10 +16,6 @@ const USUAL_METHOD: &str = "snapkv";
 /// The first message.
 pub fn hello() -> Reply {
     Reply::Hello {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        pid: std::process::id(),
-        simd: format!("{:?}", simd_level()).to_lowercase(),
-        threads: threads::count(),
         methods: policies::methods().iter().map(method).collect(),
     }
 }

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use kept_engine::kernels::{CountingAllocator, OUT_OF_MEMORY, threads};
+use kept_engine::kernels::{CountingAllocator, OUT_OF_MEMORY, simd_level, threads};
 use kept_worker::protocol::{ProtocolError, read_message};
 use tracing_subscriber::filter::{EnvFilter, filter_fn};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -77,6 +77,8 @@ fn serve() -> ExitCode {
     threads::configure(None);
     set_panic_hook();
     start_log();
+    let version = env!("CARGO_PKG_VERSION");
+    tracing::info!(version, simd = ?simd_level(), threads = threads::count(), "started");
     output.send(&facts::hello());
     let (inbox, inputs) = channel();
     let dispatcher = Dispatcher::new(output, inbox.clone());

@@ -187,11 +187,11 @@ async fn relay(
             received = replies.recv() => match received {
                 None => return None,
                 Some(Err(error)) => return Some(End::Died(unintelligible(&error.to_string()))),
-                Some(Ok((Reply::Hello { version, pid, simd, threads, methods }, _)))
+                Some(Ok((Reply::Hello { methods }, _)))
                     if !greeted =>
                 {
                     greeted = true;
-                    tracing::info!(version, pid, simd, threads, "the engine is there");
+                    tracing::info!("the engine is there");
                     effects.with(|state| state.worker_hello(generation, methods));
                 }
                 Some(Ok(_)) if !greeted => {

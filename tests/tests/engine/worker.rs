@@ -73,19 +73,9 @@ fn failure(reply: Reply) -> (Option<u64>, Failure, String, bool) {
 fn hello_is_the_first_reply() {
     let worker = Worker::start_with(&[]);
     let (hello, _) = worker.next();
-    let Reply::Hello {
-        version,
-        pid,
-        threads,
-        methods,
-        ..
-    } = hello
-    else {
+    let Reply::Hello { methods } = hello else {
         panic!("{hello:?}")
     };
-    assert_eq!(version, env!("CARGO_PKG_VERSION"));
-    assert_eq!(pid, worker.pid());
-    assert!(threads > 0);
     let names: Vec<&str> = methods.iter().map(|m| m.name.as_str()).collect();
     let registered: Vec<&str> = kept_policies::methods().iter().map(|m| m.name).collect();
     assert_eq!(names, registered);

@@ -216,7 +216,6 @@ pub struct SourceInfo {
     /// Page, if the document has pages.
     pub page: Option<u32>,
     /// Name of the document that contains the passage, if several were joined.
-    #[serde(default)]
     pub document: Option<String>,
     /// The text of the passage.
     pub text: String,

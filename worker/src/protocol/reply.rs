@@ -17,14 +17,6 @@ use kept_eval::fidelity::{ReferenceReport, RunReport};
 pub enum Reply {
     /// The first message, sent at start.
     Hello {
-        /// Version of the program.
-        version: String,
-        /// Process id.
-        pid: u32,
-        /// SIMD instruction set in use: `scalar`, `avx2`, `avx512`.
-        simd: String,
-        /// Number of compute threads.
-        threads: usize,
         /// All methods, in the order of the table.
         methods: Vec<MethodFacts>,
     },
