@@ -86,24 +86,15 @@ impl Engine {
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<Answer, EngineError> {
         let ask = answering.ask;
-        watch(Event::Read {
-            tokens_from_vault: read.vault.tokens_from_vault,
-        });
-        let prompt_tokens = read.prompt.len();
-        let kv_bytes = read.cache.kv_bytes();
-
+        let tokens_from_vault = read.vault.tokens_from_vault;
+        watch(Event::Read { tokens_from_vault });
+        let (prompt_tokens, kv_bytes) = (read.prompt.len(), read.cache.kv_bytes());
         let (prompt, mut ledger, mut notes) = (read.prompt, read.ledger, read.notes);
         let mut votes = Votes::new(prompt.document.clone());
         let mut decoder = Decoder::new(self.model(), answering.rope, read.evictor, read.cache)?;
         decoder.record_evictions(prompt.document.clone());
         ledger.decode = decoder.scratch_bytes();
         let started = Instant::now();
-        let base_memory = MemoryNow {
-            weights: ledger.weights,
-            tables: read.method_bytes,
-            scratch: ledger.rope + ledger.decode,
-            ..MemoryNow::default()
-        };
         let written = {
             let _span = tracing::info_span!("answering", method = ask.method.name).entered();
             DecodeLoop {
@@ -115,7 +106,12 @@ impl Engine {
                 max_tokens: ask.max_tokens,
                 stop: answering.stop,
                 prompt_tokens,
-                base_memory,
+                base_memory: MemoryNow {
+                    weights: ledger.weights,
+                    tables: read.method_bytes,
+                    scratch: ledger.rope + ledger.decode,
+                    ..MemoryNow::default()
+                },
             }
             .run(&read.hidden, watch)?
         };

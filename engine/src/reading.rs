@@ -154,9 +154,6 @@ impl Engine {
 
     /// Reads the document of a question section by section, all but the question, if the document takes long and the
     /// vault lacks some of it; `plan` is the question's. The rest is then read by [`SectionReading::complete`].
-    ///
-    /// # Errors
-    /// As [`Engine::read_document`].
     pub(crate) fn read_in_sections<'a>(
         &'a self,
         ask: &'a Ask<'_>,

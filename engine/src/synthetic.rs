@@ -34,8 +34,7 @@ pub fn synthetic_cache(
     cache: CacheType,
 ) -> Result<SyntheticCache, EngineError> {
     let shape = PromptShape::of(tokens);
-    let plan = PrefillPlan::new(model, method, &shape, budget, max_new_tokens, CHUNK)?
-        .with_cache(model, cache)?;
+    let plan = PrefillPlan::new(model, method, &shape, budget, max_new_tokens, CHUNK, cache)?;
     let mut gathered = Vec::new();
     let layers = plan.keeps.iter().enumerate().map(|(layer, keeps)| {
         let kept = match keeps {

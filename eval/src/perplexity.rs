@@ -188,8 +188,8 @@ impl Perplexity {
             (task.method.build()?, task.rows)
         };
         let shape = PromptShape::of(ids.len());
-        let plan = StreamPlan::new(model, &*method, &shape, rows, 0, task.chunk)?
-            .with_cache(model, engine.cache_type())?;
+        let cache = engine.cache_type();
+        let plan = StreamPlan::new(model, &*method, &shape, rows, 0, task.chunk, cache)?;
         let (rows, chunk, ledger) = (plan.rows, plan.chunk, plan.ledger(model));
         let rope = RopeTable::new(model.config(), plan.positions);
         let mut stream = Stream::new(model, &*method, plan, &rope).with_every_row();

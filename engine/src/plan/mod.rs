@@ -168,9 +168,6 @@ impl Engine {
 
     /// As [`Engine::plan`]. With a memory limit the question does without its vault, with a note, if more is forgotten
     /// because of the vault's memory: reading again takes time, but forgetting loses the answer.
-    ///
-    /// # Errors
-    /// As [`Engine::plan`].
     pub(crate) fn plan_maybe_without_vault(
         &self,
         request: &PlanRequest<'_>,

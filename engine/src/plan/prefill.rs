@@ -57,13 +57,15 @@ impl LayerKeeps {
 }
 
 /// # Errors
-/// [`EngineError::CacheType`] for quantised types with methods that change rows repeatedly: every change
-/// would round them again.
-pub(crate) fn refuse_repeated_rounding(
+/// [`EngineError::GpuRows`] for types that the model's device does not keep; [`EngineError::CacheType`] for quantised
+/// types with methods that change rows repeatedly: every change would round them again.
+pub(crate) fn check_cache(
+    model: &Model,
     cache: CacheType,
     method: &'static str,
     plan: &RowPlan,
 ) -> Result<(), EngineError> {
+    backend::of(model).check_cache(cache)?;
     let why = if plan.table.is_some() {
         "merges rows while it answers"
     } else if plan.merges_values_in_decode {
@@ -76,6 +78,14 @@ pub(crate) fn refuse_repeated_rounding(
     } else {
         Ok(())
     }
+}
+
+/// The class table of every layer, with capacity for all of `tokens` tokens at most.
+pub(crate) fn class_table(plan: &RowPlan, tokens: usize) -> Option<ClassTable> {
+    plan.table.map(|table| ClassTable {
+        entries: tokens.min(table.entries.saturating_add(1)),
+        ..table
+    })
 }
 
 /// # Errors
@@ -173,7 +183,7 @@ impl PrefillPlan {
     /// The plan for a `prompt` with `method`, `budget` and `max_new_tokens`.
     ///
     /// # Errors
-    /// As [`Method::plan`].
+    /// As [`Method::plan`]; row types that method or device do not support.
     pub(crate) fn new(
         model: &Model,
         method: &dyn Method,
@@ -181,6 +191,7 @@ impl PrefillPlan {
         budget: usize,
         max_new_tokens: usize,
         chunk: usize,
+        cache: CacheType,
     ) -> Result<Self, EngineError> {
         let tokens = prompt.tokens;
         let row_plan = method.plan(&RowRequest {
@@ -196,10 +207,7 @@ impl PrefillPlan {
         let widest_ring = rings.map(|w| w.min(tokens + max_new_tokens)).max();
         let mut plan = Self {
             method: method.name(),
-            table: row_plan.table.map(|table| ClassTable {
-                entries: (tokens + max_new_tokens).min(table.entries.saturating_add(1)),
-                ..table
-            }),
+            table: class_table(&row_plan, tokens + max_new_tokens),
             chunk: chunk.clamp(1, tokens.max(1)),
             keeps: LayerKeeps::for_model(model),
             needs: Vec::new(),
@@ -210,7 +218,7 @@ impl PrefillPlan {
             vault: 0,
             vault_rows: None,
             rearranges: true,
-            cache: CacheType::F32,
+            cache,
             own_memory,
             residual_on_host: false,
             rows_on_gpu: false,
@@ -253,6 +261,7 @@ impl PrefillPlan {
             plan.reconstruction_plan =
                 Some(ReconstructionPlan::new(model, prompt.document(), asked)?);
         }
+        check_cache(model, cache, plan.method, &plan.row_plan)?;
         Ok(plan)
     }
 
@@ -299,21 +308,6 @@ impl PrefillPlan {
     /// Whether the method merges or evicts rows while it answers, and reads attention probabilities for it.
     pub fn changes_rows_in_decode(&self) -> bool {
         self.max_entries() > 0 || self.row_plan.decode_rows.is_some()
-    }
-
-    /// Sets the type of the kept rows.
-    ///
-    /// # Errors
-    /// [`EngineError::CacheType`] for types that the method does not support, [`EngineError::GpuRows`].
-    pub(crate) fn with_cache(
-        mut self,
-        model: &Model,
-        cache: CacheType,
-    ) -> Result<Self, EngineError> {
-        backend::of(model).check_cache(cache)?;
-        refuse_repeated_rounding(cache, self.method, &self.row_plan)?;
-        self.cache = cache;
-        Ok(self)
     }
 
     /// After a score pass: the plan of the second pass, which allocates the budget.

@@ -39,8 +39,8 @@ impl Engine {
     ) -> Result<PrefillPlan, EngineError> {
         let (model, prompt) = (self.model(), request.prompt);
         let max_new_tokens = self.max_new_tokens(prompt.tokens, request.max_new_tokens);
-        let mut plan = PrefillPlan::new(model, method, prompt, rows, max_new_tokens, chunk)?
-            .with_cache(model, self.cache_type())?;
+        let cache = self.cache_type();
+        let mut plan = PrefillPlan::new(model, method, prompt, rows, max_new_tokens, chunk, cache)?;
         plan.vault_rows = request.vault;
         backend::of(model).place(&mut plan, request.limits.memory)?;
         Ok(plan)
@@ -56,17 +56,14 @@ impl Engine {
     ) -> Result<StreamPlan, EngineError> {
         let (rows, chunk) = (Some(rows), Some(chunk));
         let (prompt, most) = (request.prompt, request.max_new_tokens);
-        let mut plan = StreamPlan::new(self.model(), method, prompt, rows, most, chunk)?
-            .with_cache(self.model(), self.cache_type())?;
+        let cache = self.cache_type();
+        let mut plan = StreamPlan::new(self.model(), method, prompt, rows, most, chunk, cache)?;
         plan.vault = request.vault.is_some();
         Ok(plan)
     }
 
     /// The plan of a regular prefill: rows and chunk size as requested, or the largest that fit in the memory limit;
     /// and what the limit led to.
-    ///
-    /// # Errors
-    /// As [`Engine::plan`].
     pub(crate) fn plan_prefill(
         &self,
         method: &dyn Method,
@@ -90,9 +87,6 @@ impl Engine {
     }
 
     /// The plan of streaming mode within the memory limit, if any; and what the limit led to.
-    ///
-    /// # Errors
-    /// As [`Engine::plan`].
     pub(crate) fn plan_stream(
         &self,
         method: &dyn Method,

@@ -6,7 +6,7 @@ use kept_models::{LayerPass, Model, RopeTable};
 use kept_policies::{ClassTable, Method, PolicyError, PromptShape, Retention, RowPlan, RowRequest};
 
 use super::kept::{kept_bytes, slot_map_bytes};
-use super::prefill::{CHUNK, LayerKeeps, refuse_repeated_rounding, refuse_unlike_layers};
+use super::prefill::{CHUNK, LayerKeeps, check_cache, class_table, refuse_unlike_layers};
 use crate::compact::Classes;
 use crate::compact::CompactLayer;
 use crate::shape::{head_shape, shape_of};
@@ -68,7 +68,8 @@ impl StreamPlan {
     /// [`StreamPlan::MAX_DEFAULT_ROWS`] rows.
     ///
     /// # Errors
-    /// Methods without streaming mode; budgets that leave no positions for a chunk within the context length.
+    /// Methods without streaming mode; budgets that leave no positions for a chunk within the context length; row types
+    /// that method or device do not support.
     pub fn new(
         model: &Model,
         method: &dyn Method,
@@ -76,6 +77,7 @@ impl StreamPlan {
         budget: Option<usize>,
         max_new_tokens: usize,
         chunk: Option<usize>,
+        cache: CacheType,
     ) -> Result<Self, EngineError> {
         refuse_unlike_layers(model, "streaming")?;
         let context = model.config().context;
@@ -127,15 +129,12 @@ impl StreamPlan {
                 chunk_group: (CHUNKS * chunk).min(tokens.max(1)),
                 positions: 0,
                 keeps: LayerKeeps::for_model(model),
-                table: row_plan.table.map(|table| ClassTable {
-                    entries: (tokens + max_new_tokens).min(table.entries.saturating_add(1)),
-                    ..table
-                }),
+                table: class_table(&row_plan, tokens + max_new_tokens),
                 method: method.name(),
                 row_plan,
                 entries,
                 heads: head_shape(model),
-                cache: CacheType::F32,
+                cache,
                 vault: false,
                 own_memory: backend::of(model).has_own_memory(),
                 width: model.config().width,
@@ -146,18 +145,9 @@ impl StreamPlan {
                 0 => ranks,
                 _ => ranks.max(rings),
             };
+            check_cache(model, cache, plan.method, &plan.row_plan)?;
             return Ok(plan);
         }
-    }
-
-    /// Sets the type of the kept rows.
-    ///
-    /// # Errors
-    /// [`EngineError::CacheType`] for types that the method does not support, [`EngineError::GpuRows`].
-    pub fn with_cache(self, model: &Model, cache: CacheType) -> Result<Self, EngineError> {
-        backend::of(model).check_cache(cache)?;
-        refuse_repeated_rounding(cache, self.method, &self.row_plan)?;
-        Ok(Self { cache, ..self })
     }
 
     /// The parameters that the state at a document's end depends on: capacities, but neither the text's

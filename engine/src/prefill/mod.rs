@@ -204,8 +204,8 @@ impl<'a> Prefill<'a> {
             self.budget,
             self.max_new_tokens,
             self.chunk,
-        )?
-        .with_cache(self.model, self.cache)?;
+            self.cache,
+        )?;
         if self.every_row && plan.drops_tokens() {
             let method = self.method.name();
             return Err(EngineError::NoLogits { method });
@@ -341,22 +341,13 @@ fn compress_layers(
     let mut spent = Duration::ZERO;
     for (in_model, &keeps) in all[0].keeps.iter().enumerate() {
         let measuring = reader.read(in_model, watch, stop)?;
-        let in_policy = match keeps {
-            LayerKeeps::Compressed(in_policy) => in_policy,
-            _ => {
-                for (method_index, kept) in kept.iter_mut().enumerate() {
-                    let (window, layer) = match keeps {
-                        LayerKeeps::Window(window) => {
-                            (window, reader.keep_window(window, method_index)?)
-                        }
-                        LayerKeeps::State(_) => (0, reader.keep_state()?),
-                        _ => (0, CompactLayer::without_rows()),
-                    };
-                    kept.map.push_window(window);
-                    kept.layers.push(layer);
-                }
-                continue;
+        let LayerKeeps::Compressed(in_policy) = keeps else {
+            for (method_index, kept) in kept.iter_mut().enumerate() {
+                let layer = reader.keep_uncompressed(keeps, method_index)?;
+                kept.map.push_window(layer.window().unwrap_or(0));
+                kept.layers.push(layer);
             }
+            continue;
         };
         spent += measuring;
         for (kept, plan) in kept.iter_mut().zip(all) {

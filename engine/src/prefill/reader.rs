@@ -400,9 +400,6 @@ impl<'a> Reader<'a> {
     }
 
     /// Ends the prefill after the last layer, and completes the document's vault.
-    ///
-    /// # Errors
-    /// [`EngineError::Gpu`].
     pub(super) fn end(self) -> Result<ReadEnd, EngineError> {
         self.prefix.end(self.input.ids);
         let plan = &self.plans[0];

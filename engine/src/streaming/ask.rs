@@ -120,9 +120,10 @@ impl Engine {
                 rows,
                 request.max_new_tokens,
                 None,
+                self.cache_type(),
             )
         };
-        let plan = match (new(rows), budget) {
+        let mut plan = match (new(rows), budget) {
             (Err(EngineError::StreamBudget { rows, most, .. }), Some(Budget::Share(_))) => {
                 let mut plan = new(Some(most))?;
                 plan.wanted = Some(rows);
@@ -130,7 +131,6 @@ impl Engine {
             }
             (plan, _) => plan?,
         };
-        let mut plan = plan.with_cache(self.model(), self.cache_type())?;
         plan.vault = request.vault.is_some();
         Ok(plan)
     }

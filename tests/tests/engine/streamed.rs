@@ -3,7 +3,7 @@
 //! methods' own definition.
 
 use kept_engine::documents::Document;
-use kept_engine::kernels::Stop;
+use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable, RowScratch};
 use kept_engine::policies::{Method, PromptShape, STREAMING, build, methods};
 use kept_engine::{
@@ -55,6 +55,7 @@ fn stream(
         Some(method.budget),
         steps,
         Some(chunk),
+        CacheType::F32,
     )
     .expect("a plan");
     if single {
@@ -446,7 +447,9 @@ fn streaming_plans_name_the_able_methods_and_budgets() {
     let model = open(&golden::model("group2-llama3-tied"));
     for info in methods() {
         let built = build(info.name, &[]).expect("a method");
-        let plan = StreamPlan::new(&model, &*built, &PromptShape::of(5000), Some(40), 8, None);
+        let shape = PromptShape::of(5000);
+        let cache = CacheType::F32;
+        let plan = StreamPlan::new(&model, &*built, &shape, Some(40), 8, None, cache);
         match (STREAMING.contains(&info.name), plan) {
             (true, Ok(plan)) => assert_eq!(plan.rows, 40),
             (false, Err(refusal)) => {
@@ -466,6 +469,7 @@ fn streaming_plans_name_the_able_methods_and_budgets() {
             rows,
             8,
             None,
+            CacheType::F32,
         )
     };
     // The number named in a refusal is accepted, also for a method whose tokens share rows.
@@ -492,7 +496,8 @@ fn a_stop_ends_streaming_between_chunks() {
     for method in STREAMING {
         let built = build(method, &[]).expect("a method");
         let shape = PromptShape::of(ids.len());
-        let plan = StreamPlan::new(&model, &*built, &shape, Some(40), 8, Some(50));
+        let cache = CacheType::F32;
+        let plan = StreamPlan::new(&model, &*built, &shape, Some(40), 8, Some(50), cache);
         let plan = plan.expect("a plan");
         let rope = RopeTable::new(model.config(), plan.positions);
         let mut stream = Stream::new(&model, &*built, plan, &rope);

@@ -157,8 +157,7 @@ fn stream(
     // With a quantised type, more rows than the exact ones.
     let rows = (cache != CacheType::F16).then_some(84);
     let chunk = Some(32);
-    let plan = StreamPlan::new(model, &*built, &shape, rows, given.len(), chunk)
-        .and_then(|plan| plan.with_cache(model, cache))
+    let plan = StreamPlan::new(model, &*built, &shape, rows, given.len(), chunk, cache)
         .unwrap_or_else(|e| panic!("{name}: {e}"));
     let rope = RopeTable::new(model.config(), plan.positions);
     let mut stream = Stream::new(model, &*built, plan, &rope);

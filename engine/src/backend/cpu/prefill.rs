@@ -193,10 +193,6 @@ impl PrefillBackend for CpuPrefill<'_> {
         Ok(())
     }
 
-    fn begin_layer(&mut self, _measurements: &LayerMeasurements) -> Result<(), EngineError> {
-        Ok(())
-    }
-
     fn prepare(&mut self, layer: usize, at_once: usize, few: bool) {
         self.weights = LayerWeights {
             layer,
@@ -291,15 +287,6 @@ impl PrefillBackend for CpuPrefill<'_> {
             prefix.write_rows(keys, values, chunk.first..chunk.first + chunk.count);
         }
         Ok(measuring)
-    }
-
-    fn collect(
-        &mut self,
-        _rows: Range<usize>,
-        _column_sums: bool,
-        _measurements: &mut LayerMeasurements,
-    ) -> Result<(), EngineError> {
-        Ok(())
     }
 
     fn on_host(&mut self, _rows: usize) -> Result<HostView<'_>, EngineError> {

@@ -123,9 +123,6 @@ impl TurnRows {
 
     /// Passes the known rows of `layer` to `rows` and to the vault that is written. Returns the error of writing, after
     /// which nothing more is written.
-    ///
-    /// # Errors
-    /// As [`Vault::layer`].
     pub(super) fn begin_layer(
         &mut self,
         layer: usize,
@@ -195,9 +192,6 @@ impl TurnRows {
 
     /// Ends the prefill of `ids`: the written file becomes the vault of the conversation, in place of that of the
     /// conversation with fewer turns.
-    ///
-    /// # Errors
-    /// As [`VaultWriter::finish`].
     pub(super) fn finish(&mut self, ids: &[u32]) -> Result<(), VaultError> {
         let Some(writer) = self.writer.take() else {
             return Ok(());

@@ -12,29 +12,23 @@ use crate::prefill::check::check;
 use crate::{EngineError, Event};
 
 impl Reader<'_> {
-    /// Keeps the last positions of the current sliding-window layer, as many as its window, for method number
-    /// `method_index`. This is the same for every method.
-    ///
-    /// # Errors
-    /// [`EngineError::Gpu`].
-    pub(in crate::prefill) fn keep_window(
+    /// Keeps what the current layer, which the method does not compress, needs during decode: as many of the last positions
+    /// as its window, or its state. This is the same for every method.
+    pub(in crate::prefill) fn keep_uncompressed(
         &mut self,
-        window: usize,
+        keeps: LayerKeeps,
         method_index: usize,
     ) -> Result<CompactLayer, EngineError> {
-        let ring = self
-            .backend
-            .keep(Keep::Window(&self.plans[method_index], window))?;
-        self.progress.add_layer(None, &ring);
-        Ok(ring)
-    }
-
-    /// Keeps the state of the current recurrent layer. This is the same for every method.
-    ///
-    /// # Errors
-    /// [`EngineError::Gpu`].
-    pub(in crate::prefill) fn keep_state(&mut self) -> Result<CompactLayer, EngineError> {
-        self.backend.keep(Keep::State)
+        match keeps {
+            LayerKeeps::Window(window) => {
+                let plan = &self.plans[method_index];
+                let ring = self.backend.keep(Keep::Window(plan, window))?;
+                self.progress.add_layer(None, &ring);
+                Ok(ring)
+            }
+            LayerKeeps::State(_) => self.backend.keep(Keep::State),
+            LayerKeeps::Nothing | LayerKeeps::Compressed(_) => Ok(CompactLayer::without_rows()),
+        }
     }
 
     /// Measures what method number `method_index` needs of the current layer and compresses the layer with the
