@@ -27,24 +27,8 @@ pub(super) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// The instruction contains nothing but the question. Right answers to the 105 questions of `tests/qa` that the
-    /// documents answer, by SmolLM2-135M with its full cache, and how often it declines (`kept eval qa --data
-    /// tests/qa --model smollm2 --methods full --max-tokens 48`, 95 % confidence: plus or minus 8 questions):
-    ///
-    /// ```text
-    /// before the question                                               right   declines wrongly, rightly (of 15)
-    /// "Question:"                                                         22       0       0
-    /// "Based on the document above, answer this question:"                23       2       0
-    /// "Question:", and before the document "Answer ... from this ..."     24       1       0
-    /// "Answer the question in one sentence, from the document above."     22       0       0
-    /// "Question:", and behind it "Answer in a few words."                 19       0       0
-    /// "Answer from the document. If it does not say, answer that ..."     14      70      10
-    /// ```
-    ///
-    /// The first four do not differ significantly; an invitation to decline makes a small model decline nearly
-    /// everything. Qwen2.5-1.5B answers 36 of 45 of these questions rightly with the first; with "Question: Answer only
-    /// from the document above. If it does not say, answer: ..." 26, declining 11 wrongly, and 7 of 10 rightly (the same
-    /// command, on a copy of the questions).
+    /// The instruction contains nothing but the question: longer ones were no better (`docs/benchmarks.md`), and an
+    /// invitation to decline makes a small model decline nearly everything.
     ///
     /// # Errors
     /// [`EngineError::Template`] if the template does not reproduce every text exactly once and in order.
