@@ -29,7 +29,6 @@ pub struct Progress {
     /// Mean speed so far.
     pub tokens_per_second: f64,
     /// Further tokens of the prompt whose rows the vault provides, so that they skip prefill.
-    #[serde(default)]
     pub tokens_from_vault: usize,
     /// Estimated seconds left at this speed; an answer may end sooner.
     pub seconds_left: f64,

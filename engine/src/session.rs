@@ -102,10 +102,8 @@ pub struct AnswerReport {
     /// Name of the method.
     pub method: String,
     /// Name of the cache type.
-    #[serde(default)]
     pub cache: String,
     /// Whether the document was read in streaming mode, which is approximate.
-    #[serde(default)]
     pub streamed: bool,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,

@@ -28,14 +28,11 @@ pub struct Estimate {
     /// Notes for the user on budget, method and memory limit.
     pub notes: Vec<Note>,
     /// Name of the cache type.
-    #[serde(default)]
     pub cache: String,
     /// The choice of `auto`, if no method is named.
-    #[serde(default)]
     pub chosen: Option<Box<Chosen>>,
     /// Tokens of the prompt whose rows a vault provides, so that they skip prefill; 0 unless computed by
     /// [`Engine::estimate_with_vault`].
-    #[serde(default)]
     pub tokens_from_vault: usize,
     /// Tokens that are read besides the prompt for the reconstruction of the document; 0 with other methods, and if a
     /// vault has its scores.

@@ -46,7 +46,6 @@ pub struct MethodRun {
     /// Rows per KV head kept of the prompt, per layer.
     pub rows_per_layer: Vec<usize>,
     /// Name of the cache type.
-    #[serde(default)]
     pub cache: String,
     /// Bytes of the kept keys and values after prefill.
     pub kv_bytes: u64,
