@@ -14,7 +14,6 @@ use kept_engine::{Engine, EngineError, Event, MethodSpec};
 use kept_eval::fidelity::{Drawn, MethodRun, Reference, ReferenceReport, RunReport, pictures};
 
 use crate::arguments::CompareArguments;
-use crate::model::model_path;
 use crate::output::{self, bytes, count};
 use crate::progress::{ReadingBar, stop_on_ctrl_c};
 
@@ -36,8 +35,7 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
     if let Some(folder) = &arguments.pictures {
         check_folder(folder)?;
     }
-    let model = model_path(&arguments.model)?;
-    let engine = arguments.compute.open(&model, arguments.cache)?;
+    let engine = arguments.engine.open()?;
     let document = arguments.question.open()?;
     let stop = stop_on_ctrl_c();
     let reference = reference(&engine, &document, arguments, &stop)?;

@@ -20,7 +20,6 @@ use serde::Serialize;
 
 use crate::arguments::NeedleArguments;
 use crate::compare::{Run, chosen_budgets, named_methods, parts, runs};
-use crate::model::model_path;
 use crate::output;
 use crate::progress::{CountBar, stop_on_ctrl_c};
 pub use benchmark::{gsm8k, longbench};
@@ -92,11 +91,10 @@ impl Questions {
 
 pub fn needle(arguments: &NeedleArguments) -> anyhow::Result<()> {
     let questions = Questions::new(arguments)?;
-    let model = model_path(&arguments.model)?;
     for path in [&arguments.picture, &arguments.grid].into_iter().flatten() {
         output::check_target(path, &[arguments.data.as_path()])?;
     }
-    let engine = arguments.compute.open(&model, arguments.cache)?;
+    let engine = arguments.engine.open()?;
     let context = engine.model().config().context;
     for &length in &questions.lengths {
         ensure!(

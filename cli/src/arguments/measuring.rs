@@ -4,17 +4,36 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use kept_engine::kernels::CacheType;
+use kept_engine::{Engine, MINI};
 
 use super::asking::QuestionArguments;
 use super::{ComputeArguments, EngineArguments, memory};
+use crate::model::model_path;
+
+/// The model of a measurement. The default is always the built-in model, whatever other models are installed.
+#[derive(Debug, Args)]
+pub struct MeasuredArguments {
+    /// A GGUF file, `mini` for the built-in model, or the name of a model on this computer (`kept models list`).
+    #[arg(long, default_value = MINI, value_name = "FILE|NAME|mini")]
+    model: String,
+    /// Type of the kept rows: f32, f16, q8_0 or q4_0; a full cache to compare with is f32 [default: f16].
+    #[arg(long, value_name = "TYPE")]
+    cache: Option<CacheType>,
+    #[command(flatten)]
+    compute: ComputeArguments,
+}
+
+impl MeasuredArguments {
+    /// Opens the model.
+    pub fn open(&self) -> anyhow::Result<Engine> {
+        self.compute.open(&model_path(&self.model)?, self.cache)
+    }
+}
 
 #[derive(Debug, Args)]
 pub struct CompareArguments {
     #[command(flatten)]
     pub question: QuestionArguments,
-    /// A GGUF file, `mini` for the built-in model, or the name of a model on this computer (`kept models list`).
-    #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
-    pub model: String,
     /// Methods, comma separated, with parameters in brackets if any; a method may be repeated with other parameters:
     /// 'snapkv,snapkv[w=8,sinks=0]' [default: all; `kept methods` lists them].
     #[arg(long, value_name = "A,B[NAME=VALUE],C")]
@@ -31,9 +50,6 @@ pub struct CompareArguments {
     /// method:name=value. Brackets come first.
     #[arg(long, default_value = "", value_name = "[METHOD:]NAME=VALUE")]
     pub set: String,
-    /// Type of the kept rows: f32, f16, q8_0 or q4_0; the full cache of the comparison is f32 [default: f16].
-    #[arg(long, value_name = "TYPE")]
-    pub cache: Option<CacheType>,
     /// Longest answer of the full cache that the methods are compared along, in tokens.
     #[arg(
         long,
@@ -43,7 +59,7 @@ pub struct CompareArguments {
     )]
     pub max_tokens: usize,
     #[command(flatten)]
-    pub compute: ComputeArguments,
+    pub engine: MeasuredArguments,
     /// Also draw the figures as SVG files in this folder.
     #[arg(long, value_name = "FOLDER")]
     pub pictures: Option<PathBuf>,
@@ -69,9 +85,6 @@ pub enum EvalCommand {
 /// What both benchmarks take.
 #[derive(Debug, Args)]
 pub struct BenchmarkArguments {
-    /// A GGUF file, `mini` for the built-in model, or the name of a model on this computer (`kept models list`).
-    #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
-    pub model: String,
     /// Methods, comma separated, with parameters in brackets if any; a method may be repeated with other parameters:
     /// 'full,chunkkv,chunkkv[reuse=2]'.
     #[arg(
@@ -94,11 +107,8 @@ pub struct BenchmarkArguments {
     /// Longest prompt, in tokens: a longer one loses its middle [default: what the context length leaves].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub length: Option<usize>,
-    /// Type of the kept rows: f32, f16, q8_0 or q4_0 [default: f16].
-    #[arg(long, value_name = "TYPE")]
-    pub cache: Option<CacheType>,
     #[command(flatten)]
-    pub compute: ComputeArguments,
+    pub engine: MeasuredArguments,
     /// Print JSON: one line per answer, then a summary.
     #[arg(long)]
     pub json: bool,
@@ -138,9 +148,6 @@ pub struct NeedleArguments {
     /// Text to hide the fact in: a file, or a folder of .txt files.
     #[arg(long, value_name = "FILE|FOLDER")]
     pub data: PathBuf,
-    /// A GGUF file, `mini` for the built-in model, or the name of a model on this computer (`kept models list`).
-    #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
-    pub model: String,
     /// Methods, comma separated, with parameters in brackets if any; a method may be repeated with other parameters:
     /// 'snapkv,snapkv[w=8,sinks=0]' [default: all; `kept methods` lists them].
     #[arg(long, value_name = "A,B[NAME=VALUE],C")]
@@ -177,11 +184,8 @@ pub struct NeedleArguments {
         allow_negative_numbers = true
     )]
     pub repeats: u64,
-    /// Type of the kept rows: f32, f16, q8_0 or q4_0 [default: f16].
-    #[arg(long, value_name = "TYPE")]
-    pub cache: Option<CacheType>,
     #[command(flatten)]
-    pub compute: ComputeArguments,
+    pub engine: MeasuredArguments,
     /// Store every case in this file, one line of JSON each. Stored cases are not run again: a long grid can be stopped
     /// and resumed.
     #[arg(long, value_name = "FILE")]
@@ -199,9 +203,6 @@ pub struct QaArguments {
     /// A folder with questions.jsonl and documents/, such as tests/qa.
     #[arg(long, value_name = "FOLDER")]
     pub data: PathBuf,
-    /// A GGUF file, `mini` for the built-in model, or the name of a model on this computer (`kept models list`).
-    #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
-    pub model: String,
     /// Methods, comma separated (`kept methods` lists them).
     #[arg(long, default_value = "full", value_name = "A,B,C")]
     pub methods: String,
@@ -225,11 +226,8 @@ pub struct QaArguments {
         allow_negative_numbers = true
     )]
     pub max_tokens: usize,
-    /// Type of the kept rows: f32, f16, q8_0 or q4_0 [default: f16].
-    #[arg(long, value_name = "TYPE")]
-    pub cache: Option<CacheType>,
     #[command(flatten)]
-    pub compute: ComputeArguments,
+    pub engine: MeasuredArguments,
     /// Print JSON: one line per answer, then a summary.
     #[arg(long)]
     pub json: bool,
@@ -240,9 +238,6 @@ pub struct PerplexityArguments {
     /// The text: a file, or a folder of .txt files.
     #[arg(long, value_name = "FILE|FOLDER")]
     pub data: PathBuf,
-    /// A GGUF file, `mini` for the built-in model, or the name of a model on this computer (`kept models list`).
-    #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
-    pub model: String,
     /// Methods, comma separated, with parameters in brackets if any ('h2o,h2o[recent=8]'): those with a streaming mode,
     /// and full up to the model's context length.
     #[arg(
@@ -265,11 +260,8 @@ pub struct PerplexityArguments {
     /// Tokens per chunk; 1 is token by token, as in the papers [default: 512, or what the context length leaves].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub chunk: Option<usize>,
-    /// Type of the kept rows: f32, f16, q8_0 or q4_0 [default: f16].
-    #[arg(long, value_name = "TYPE")]
-    pub cache: Option<CacheType>,
     #[command(flatten)]
-    pub compute: ComputeArguments,
+    pub engine: MeasuredArguments,
     /// Print JSON: one line per method and budget.
     #[arg(long)]
     pub json: bool,

@@ -13,7 +13,6 @@ use serde::Serialize;
 
 use crate::arguments::{BenchmarkArguments, Gsm8kArguments, LongBenchArguments};
 use crate::compare::{Run, chosen_budgets, named_methods, parts, runs};
-use crate::model::model_path;
 use crate::output;
 use crate::progress::{CountBar, stop_on_ctrl_c};
 
@@ -105,9 +104,7 @@ fn limit(arguments: &BenchmarkArguments) -> anyhow::Result<usize> {
 fn run(arguments: &BenchmarkArguments, cases: Vec<Case>) -> anyhow::Result<()> {
     let methods = named_methods(Some(&arguments.methods))?;
     let runs = runs(&methods, &chosen_budgets(&arguments.budgets)?);
-    let engine = arguments
-        .compute
-        .open(&model_path(&arguments.model)?, arguments.cache)?;
+    let engine = arguments.engine.open()?;
     let stop = stop_on_ctrl_c();
     let bar = CountBar::new(cases.len());
     let mut scores: Vec<BTreeMap<&str, Scores>> = vec![BTreeMap::new(); runs.len()];

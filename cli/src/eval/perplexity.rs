@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use crate::arguments::PerplexityArguments;
 use crate::compare::{chosen_budgets, chosen_methods};
-use crate::model::model_path;
 use crate::output::{self, bytes, count};
 use crate::progress::{ReadingBar, stop_on_ctrl_c};
 
@@ -49,8 +48,7 @@ pub fn perplexity(arguments: &PerplexityArguments) -> anyhow::Result<()> {
         arguments.chunk != Some(0),
         "--chunk 0 reads nothing; give at least 1"
     );
-    let model = model_path(&arguments.model)?;
-    let engine = arguments.compute.open(&model, arguments.cache)?;
+    let engine = arguments.engine.open()?;
     let text = super::read_text(&arguments.data)?;
     let mut ids = engine.model().tokenizer()?.encode(&text).ids;
     drop(text);

@@ -17,7 +17,6 @@ use serde::Serialize;
 
 use crate::arguments::QaArguments;
 use crate::compare::{Run, chosen_budgets, chosen_methods, runs};
-use crate::model::model_path;
 use crate::output;
 use crate::own_vaults::OwnVaults;
 use crate::progress::{CountBar, stop_on_ctrl_c};
@@ -147,9 +146,7 @@ pub fn qa(arguments: &QaArguments) -> anyhow::Result<()> {
         "'{}' has no questions in questions.jsonl",
         arguments.data.display()
     );
-    let engine = arguments
-        .compute
-        .open(&model_path(&arguments.model)?, arguments.cache)?;
+    let engine = arguments.engine.open()?;
     let runs = runs(&methods, &budgets);
     let rows = ask_all(&engine, arguments, &questions, &runs)?;
     if arguments.json {
