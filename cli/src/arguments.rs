@@ -4,6 +4,7 @@
 mod asking;
 mod measuring;
 mod models;
+mod reading;
 mod serving;
 mod vaults;
 
@@ -26,6 +27,7 @@ pub use self::models::{
     FolderArguments, ListArguments, ModelsCommand, PullArguments, RemoveModelArguments,
     UseArguments,
 };
+pub use self::reading::{Reading, ReadingArguments};
 pub use self::serving::{CompletionsArguments, ManualArguments, ServeArguments};
 pub use self::vaults::{
     ReadArguments, RemoveArguments, VaultArguments, VaultsArguments, VaultsCommand,

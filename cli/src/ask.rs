@@ -7,14 +7,13 @@ use std::sync::OnceLock;
 use anyhow::anyhow;
 use kept_engine::documents::{Document, DocumentError, Recognition};
 use kept_engine::kernels::Stop;
-use kept_engine::vault::{VaultUse, Vaults};
+use kept_engine::vault::VaultUse;
 use kept_engine::{
     Answer, AnswerReport, Ask, Chosen, Citation, Engine, EngineError, Event, Finish, Note, Source,
 };
 use serde::Serialize;
 
-use crate::arguments::{AskArguments, OpenArguments};
-use crate::model::Answering;
+use crate::arguments::{AskArguments, OpenArguments, Reading};
 use crate::output::{self, bytes, count};
 use crate::progress::{CountBar, ReadingBar, duration, stop_on_ctrl_c};
 use crate::{map, paint};
@@ -51,9 +50,6 @@ struct AskJson<'a> {
 }
 
 pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
-    let method = arguments.engine.method_or_auto()?;
-    let budget = arguments.engine.budget()?;
-    let limits = arguments.limits.limits()?;
     arguments.answer.check()?;
     anyhow::ensure!(
         arguments.question.len() == 1 || (arguments.map.is_none() && !arguments.paint),
@@ -68,18 +64,15 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
         return Err(EngineError::EmptyQuestion.into());
     }
     let sampling = arguments.answer.sampling();
-    let (folder, trouble) = arguments.vault.open()?;
-    let model = Answering::resolve(arguments.engine.model.as_deref())?;
-    let documents = arguments.document.iter().map(PathBuf::as_path);
-    let inputs: Vec<&Path> = documents.chain([model.path.as_path()]).collect();
+    let mut reading = arguments.reading.check()?;
+    let documents = arguments.document.iter().chain([&reading.model.path]);
+    let inputs: Vec<&Path> = documents.map(PathBuf::as_path).collect();
     if let Some(path) = &arguments.map {
         output::check_target(path, &inputs)?;
     }
-    let engine = arguments.engine.open(&model.path)?;
+    let engine = reading.open()?;
     let document = open_documents(&arguments.document, &arguments.opening)?;
-    let vaults = folder.as_ref();
-    let vaults = vaults.map(|&(ref folder, kind)| Vaults { folder, kind });
-    let mut asker = Asker::new(&engine, &document, trouble, model.notes(&document))
+    let mut asker = Asker::new(&engine, &document, &mut reading)
         .with_output(arguments.json, arguments.answer.show_prompt);
     let stop = stop_on_ctrl_c();
     for question in &arguments.question {
@@ -87,13 +80,13 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
             document: &document,
             turns: &[],
             question,
-            method: &method,
-            budget,
+            method: &reading.method,
+            budget: reading.budget,
             sampling: &sampling,
             max_tokens: arguments.answer.max_tokens,
             thinking: arguments.answer.thinking,
-            limits,
-            vault: vaults,
+            limits: reading.limits,
+            vault: reading.vaults(),
         };
         let several = arguments.question.len() > 1 && !arguments.json;
         if several {
@@ -219,20 +212,15 @@ pub struct Answered {
 }
 
 impl<'a> Asker<'a> {
-    pub fn new(
-        engine: &'a Engine,
-        document: &Document,
-        trouble: Option<String>,
-        notes: String,
-    ) -> Self {
+    pub fn new(engine: &'a Engine, document: &Document, reading: &mut Reading<'_>) -> Self {
         Self {
             engine,
             show_prompt: false,
             json: false,
             before: engine.program_bytes() + document.text.len() as u64,
             expected: 0,
-            trouble,
-            notes,
+            trouble: reading.trouble.take(),
+            notes: reading.model.notes(document),
         }
     }
 

@@ -6,16 +6,13 @@ use std::io::{BufRead, ErrorKind, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use kept_engine::documents::Document;
-use kept_engine::policies::Budget;
-use kept_engine::vault::Vaults;
-use kept_engine::{AUTO, Answer, Ask, Engine, EngineError, Limits, MethodSpec, Sampling, Turn};
+use kept_engine::{AUTO, Answer, Ask, EngineError, MethodSpec, Sampling, Turn};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use serde::{Deserialize, Serialize};
 
-use crate::arguments::ChatArguments;
+use crate::arguments::{ChatArguments, Reading};
 use crate::ask::{Asker, STANDARD_INPUT, open_documents};
-use crate::model::Answering;
 use crate::{map, output, paint};
 use interrupt::Interrupt;
 
@@ -67,15 +64,11 @@ struct Last {
 /// A conversation.
 struct Chat<'a> {
     arguments: &'a ChatArguments,
-    /// The model's file.
-    model: PathBuf,
     document: &'a Document,
     asker: Asker<'a>,
-    vaults: Option<Vaults<'a>>,
-    method: MethodSpec,
-    budget: Option<Budget>,
+    /// Method and budget are those of the next answer.
+    reading: Reading<'a>,
     sampling: Sampling,
-    limits: Limits,
     turns: Vec<Turn>,
     last: Option<Last>,
     interrupt: Interrupt,
@@ -83,33 +76,23 @@ struct Chat<'a> {
 
 pub fn run(arguments: &ChatArguments) -> anyhow::Result<()> {
     arguments.answer.check()?;
-    let (folder, trouble) = arguments.vault.open()?;
-    let method = arguments.engine.method_or_auto()?;
-    let budget = arguments.engine.budget()?;
-    let limits = arguments.limits.limits()?;
-    let sampling = arguments.answer.sampling();
-    let model = Answering::resolve(arguments.engine.model.as_deref())?;
-    let engine: Engine = arguments.engine.open(&model.path)?;
+    let mut reading = arguments.reading.check()?;
+    let engine = reading.open()?;
     anyhow::ensure!(
         (arguments.document.iter()).all(|path| path.as_os_str() != STANDARD_INPUT),
         "the standard input has the questions of the conversation: give the document as a file"
     );
     let document = open_documents(&arguments.document, &arguments.opening)?;
-    let vaults = folder.as_ref();
     let interactive = !arguments.json && std::io::stdin().is_terminal();
     let interrupt = Interrupt::default();
     interrupt.install(interactive);
     let mut chat = Chat {
         arguments,
         document: &document,
-        asker: Asker::new(&engine, &document, trouble, model.notes(&document))
+        asker: Asker::new(&engine, &document, &mut reading)
             .with_output(arguments.json, arguments.answer.show_prompt),
-        model: model.path,
-        vaults: vaults.map(|&(ref folder, kind)| Vaults { folder, kind }),
-        method,
-        budget,
-        sampling,
-        limits,
+        reading,
+        sampling: arguments.answer.sampling(),
         turns: Vec::new(),
         last: None,
         interrupt,
@@ -192,12 +175,12 @@ impl Chat<'_> {
                 "this line is no question: {error}; write text, or an object such as {{\"question\": \"Why?\", \"budget\": \"25%\"}}"
             )
         })?;
-        let settings = (self.method.clone(), self.budget);
+        let settings = (self.reading.method.clone(), self.reading.budget);
         let asked = self
             .apply(&request)
             .and_then(|()| self.ask(&request.question, request.alone));
         if asked.is_err() {
-            (self.method, self.budget) = settings;
+            (self.reading.method, self.reading.budget) = settings;
         }
         asked
     }
@@ -207,7 +190,7 @@ impl Chat<'_> {
             self.set_method(method)?;
         }
         if let Some(budget) = &request.budget {
-            self.budget = Some(budget.parse()?);
+            self.reading.budget = Some(budget.parse()?);
         }
         Ok(())
     }
@@ -265,8 +248,8 @@ impl Chat<'_> {
                 anyhow::bail!("/method needs the name of a method, for example snapkv")
             }
             ("method", value) => self.set_method(value)?,
-            ("budget", "") => self.budget = None,
-            ("budget", value) => self.budget = Some(value.parse()?),
+            ("budget", "") => self.reading.budget = None,
+            ("budget", value) => self.reading.budget = Some(value.parse()?),
             ("alone", "") => anyhow::bail!("/alone needs a question"),
             ("alone", value) => self.ask(value, true)?,
             ("regenerate", _) => self.regenerate()?,
@@ -286,7 +269,7 @@ impl Chat<'_> {
         } else {
             method.build()?;
         }
-        self.method = method;
+        self.reading.method = method;
         Ok(())
     }
 
@@ -296,13 +279,13 @@ impl Chat<'_> {
             document: self.document,
             turns: if alone { &[] } else { &self.turns },
             question,
-            method: &self.method,
-            budget: self.budget,
+            method: &self.reading.method,
+            budget: self.reading.budget,
             sampling: &self.sampling,
             max_tokens: self.arguments.answer.max_tokens,
             thinking: self.arguments.answer.thinking,
-            limits: self.limits,
-            vault: self.vaults,
+            limits: self.reading.limits,
+            vault: self.reading.vaults(),
         };
         let asker = &mut self.asker;
         let answered = match self.interrupt.while_answering(|stop| asker.ask(&ask, stop)) {
@@ -320,7 +303,7 @@ impl Chat<'_> {
         self.last = Some(Last {
             question: question.to_owned(),
             answer: answered.answer,
-            method: self.method.clone(),
+            method: self.reading.method.clone(),
             alone,
             is_turn: turn.is_some(),
         });
@@ -389,7 +372,9 @@ impl Chat<'_> {
     /// Refuses to write over the model or a document.
     fn check_target(&self, path: &Path) -> anyhow::Result<()> {
         let documents = self.arguments.document.iter();
-        let inputs = documents.chain([&self.model]).map(PathBuf::as_path);
+        let inputs = documents
+            .chain([&self.reading.model.path])
+            .map(PathBuf::as_path);
         let inputs: Vec<&Path> = inputs.collect();
         output::check_target(path, &inputs)
     }

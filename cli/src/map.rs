@@ -7,7 +7,6 @@ use std::ops::Range;
 use std::path::Path;
 
 use kept_engine::documents::Document;
-use kept_engine::vault::Vaults;
 use kept_engine::{
     Answer, Ask, Engine, LayerRetention, MethodSpec, Note, Part, RetentionMap, Sampling, runs,
 };
@@ -15,22 +14,17 @@ use serde::Serialize;
 use serde::ser::{SerializeStruct, Serializer};
 
 use crate::arguments::MapArguments;
-use crate::model::Answering;
 use crate::output::{self, bytes, count};
 use crate::progress::{ReadingBar, stop_on_ctrl_c};
 use crate::{map_page, map_table, paint};
 
 pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
-    let method = arguments.engine.method_or_auto()?;
-    let budget = arguments.engine.budget()?;
-    let limits = arguments.limits.limits()?;
-    let (folder, trouble) = arguments.vault.open()?;
-    let model = Answering::resolve(arguments.engine.model.as_deref())?;
-    let inputs = [arguments.question.document.as_path(), model.path.as_path()];
+    let reading = arguments.reading.check()?;
+    let inputs = [&*arguments.question.document, &*reading.model.path];
     if let Some(path) = &arguments.html {
         output::check_target(path, &inputs)?;
     }
-    let engine = arguments.engine.open(&model.path)?;
+    let engine = reading.open()?;
     let document = arguments.question.open()?;
     let stop = stop_on_ctrl_c();
     let bar = ReadingBar::new();
@@ -39,31 +33,26 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
             turns: &[],
             document: &document,
             question: &arguments.question.question,
-            method: &method,
-            budget,
+            method: &reading.method,
+            budget: reading.budget,
             sampling: &Sampling::default(),
             // Prefill produces the map; no answer is needed.
             max_tokens: 0,
             thinking: false,
-            limits,
-            vault: (folder.as_ref()).map(|&(ref folder, kind)| Vaults { folder, kind }),
+            limits: reading.limits,
+            vault: reading.vaults(),
         },
         &mut |event| bar.event(&event),
         &stop,
     );
     bar.clear();
     let mut read = read?;
-    read.notes.extend(trouble.map(Note::from));
+    (read.notes).extend(reading.trouble.clone().map(Note::from));
     if let Some(path) = &arguments.html {
-        write_page(
-            path,
-            &document,
-            &arguments.question.question,
-            &method,
-            &read,
-        )?;
+        let question = &arguments.question.question;
+        write_page(path, &document, question, &reading.method, &read)?;
     }
-    output::say(&model.notes(&document));
+    output::say(&reading.model.notes(&document));
     for note in &read.notes {
         output::say(&output::printable(&format!("note: {note}\n")));
     }

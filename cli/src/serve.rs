@@ -9,7 +9,6 @@ use kept_serve::Settings;
 use rand::RngCore;
 
 use crate::arguments::ServeArguments;
-use crate::model::Answering;
 use crate::output;
 use crate::progress::stop_on_ctrl_c;
 
@@ -18,31 +17,27 @@ const SHORTEST_TOKEN: usize = 8;
 
 pub fn run(arguments: &ServeArguments) -> anyhow::Result<()> {
     let token = token(arguments)?;
-    let method = arguments.engine.method_or_auto()?;
-    let budget = arguments.engine.budget()?;
-    let limits = arguments.limits.limits()?;
     anyhow::ensure!(
         arguments.max_tokens > 0,
         "--max-tokens 0 leaves no answer: it takes 1 or more"
     );
-    let (vault, trouble) = arguments.vault.open()?;
+    let reading = arguments.reading.check()?;
     // The port first: opening a large model takes seconds.
     let listener = listen(SocketAddr::new(arguments.host, arguments.port))?;
     let address = listener.local_addr()?;
-    let model = Answering::resolve(arguments.engine.model.as_deref())?;
-    let engine = arguments.engine.open(&model.path)?;
+    let engine = reading.open()?;
     let settings = Settings {
         model: engine.model().name().to_owned(),
         token,
         origins: arguments.allow_origin.clone(),
-        method,
-        budget,
+        method: reading.method,
+        budget: reading.budget,
         max_tokens: arguments.max_tokens,
-        limits,
-        vault,
+        limits: reading.limits,
+        vault: reading.vault,
     };
-    let mut said = model.notes(&Document::empty());
-    if let Some(trouble) = trouble {
+    let mut said = reading.model.notes(&Document::empty());
+    if let Some(trouble) = reading.trouble {
         said += &format!("note: {trouble}\n");
     }
     said += &format!(

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use kept_engine::documents::Document;
 use kept_engine::{Engine, Limits, Sampler, Sampling, Streaming};
 
-use super::{EngineArguments, VaultArguments, memory};
+use super::{ReadingArguments, memory};
 use crate::ask::open_documents;
 
 /// When a document is read in streaming mode.
@@ -116,11 +116,7 @@ pub struct AskArguments {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required = true)]
     pub question: Vec<String>,
     #[command(flatten)]
-    pub engine: EngineArguments,
-    #[command(flatten)]
-    pub limits: LimitArguments,
-    #[command(flatten)]
-    pub vault: VaultArguments,
+    pub reading: ReadingArguments,
     #[command(flatten)]
     pub answer: AnswerArguments,
     /// Also write the retention map to this file, in the format of `kept map --json`.
@@ -151,11 +147,7 @@ pub struct ChatArguments {
     #[command(flatten)]
     pub opening: OpenArguments,
     #[command(flatten)]
-    pub engine: EngineArguments,
-    #[command(flatten)]
-    pub limits: LimitArguments,
-    #[command(flatten)]
-    pub vault: VaultArguments,
+    pub reading: ReadingArguments,
     #[command(flatten)]
     pub answer: AnswerArguments,
     /// When to use colour.
@@ -245,11 +237,7 @@ pub struct MapArguments {
     #[command(flatten)]
     pub question: QuestionArguments,
     #[command(flatten)]
-    pub engine: EngineArguments,
-    #[command(flatten)]
-    pub limits: LimitArguments,
-    #[command(flatten)]
-    pub vault: VaultArguments,
+    pub reading: ReadingArguments,
     /// Also write the painted document as an HTML page.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use kept_engine::Engine;
 
-use super::asking::LimitArguments;
-use super::{EngineArguments, VaultArguments};
+use super::ReadingArguments;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -34,11 +33,7 @@ pub struct ServeArguments {
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     pub allow_origin: Vec<String>,
     #[command(flatten)]
-    pub engine: EngineArguments,
-    #[command(flatten)]
-    pub limits: LimitArguments,
-    #[command(flatten)]
-    pub vault: VaultArguments,
+    pub reading: ReadingArguments,
     /// Longest answer of a request that names no limit, in tokens.
     #[arg(long, default_value_t = Engine::DEFAULT_MAX_TOKENS, value_name = "N")]
     pub max_tokens: usize,
