@@ -8,10 +8,11 @@
 //!
 //! `kept eval qa` asks the questions.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use serde::Deserialize;
+
+use crate::benchmark::{BenchmarkError, f1, read_lines};
 
 /// One question.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -36,69 +37,28 @@ pub struct QaScore {
     pub declined: bool,
 }
 
-/// Why a set of questions cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum QaError {
-    /// The file is missing or cannot be read.
-    #[error(
-        "'{path}' cannot be read: {error}; give a folder with questions.jsonl and documents/, such as tests/qa"
-    )]
-    File {
-        /// The file.
-        path: String,
-        /// The system's error.
-        error: std::io::Error,
-    },
-    /// A line is not a valid question.
-    #[error(
-        "line {line} of '{path}' is not {{\"document\":...,\"question\":...,\"answers\":[...]}}: {error}"
-    )]
-    Line {
-        /// The file.
-        path: String,
-        /// The line number, from 1.
-        line: usize,
-        /// The cause.
-        error: String,
-    },
-}
+/// The files of a set of questions.
+const LAYOUT: &str = "give a folder with questions.jsonl and documents/, such as tests/qa";
 
 impl QaQuestion {
     /// Reads the questions of `folder`, in the order of its `questions.jsonl`.
     ///
     /// # Errors
-    /// [`QaError`], also for a line whose document is missing in the folder's `documents`.
-    pub fn read_all(folder: &Path) -> Result<Vec<Self>, QaError> {
+    /// [`BenchmarkError`], also for a line whose document is missing in the folder's `documents`.
+    pub fn read_all(folder: &Path) -> Result<Vec<Self>, BenchmarkError> {
         let path = folder.join("questions.jsonl");
-        let shown = path.display().to_string();
-        let text = std::fs::read_to_string(&path).map_err(|error| QaError::File {
-            path: shown.clone(),
-            error,
-        })?;
-        let lines = text.lines().enumerate();
-        let questions = lines.filter(|(_, line)| !line.trim().is_empty());
-        questions
-            .map(|(at, line)| {
-                Self::parse_line(folder, line).map_err(|error| QaError::Line {
-                    path: shown.clone(),
-                    line: at + 1,
-                    error,
-                })
-            })
-            .collect()
+        read_lines(&path, LAYOUT, |question: &Self| question.check(folder))
     }
 
-    fn parse_line(folder: &Path, line: &str) -> Result<Self, String> {
-        let question: Self = serde_json::from_str(line).map_err(|error| error.to_string())?;
-        let name = Path::new(&question.document);
+    fn check(&self, folder: &Path) -> Result<(), String> {
+        let name = Path::new(&self.document);
         if name.file_name() != Some(name.as_os_str()) {
-            return Err(format!("'{}' is not a file name", question.document));
+            return Err(format!("'{}' is not a file name", self.document));
         }
-        if question.path(folder).is_file() {
-            Ok(question)
-        } else {
-            Err(format!("there is no documents/{}", question.document))
+        if !self.path(folder).is_file() {
+            return Err(format!("there is no documents/{}", self.document));
         }
+        Ok(())
     }
 
     /// Path of the question's document.
@@ -177,24 +137,6 @@ fn contains(answer: &[String], accepted: &[String]) -> bool {
     !accepted.is_empty() && answer.windows(accepted.len()).any(|part| part == accepted)
 }
 
-fn f1(answer: &[String], accepted: &[String]) -> f64 {
-    let mut left: HashMap<&str, usize> = HashMap::new();
-    for word in accepted {
-        *left.entry(word).or_default() += 1;
-    }
-    let mut common = 0;
-    for word in answer {
-        if let Some(count) = left.get_mut(word.as_str()).filter(|count| **count > 0) {
-            *count -= 1;
-            common += 1;
-        }
-    }
-    match common {
-        0 => 0.0,
-        common => 2.0 * f64::from(common) / (answer.len() + accepted.len()) as f64,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,7 +182,7 @@ mod tests {
         };
         assert!(matches!(
             QaQuestion::read_all(folder.path()),
-            Err(QaError::File { .. })
+            Err(BenchmarkError::File { .. })
         ));
         std::fs::create_dir(folder.path().join("documents")).unwrap();
         std::fs::write(folder.path().join("documents/a.txt"), "text").unwrap();
@@ -253,7 +195,10 @@ mod tests {
             r#"{"document":"a.txt","question":"Why?"}"#,
         ] {
             let error = read(&format!("{good}\n{broken}\n")).unwrap_err();
-            assert!(matches!(error, QaError::Line { line: 2, .. }), "{broken}");
+            assert!(
+                matches!(error, BenchmarkError::Content { line: Some(2), .. }),
+                "{broken}"
+            );
         }
     }
 }

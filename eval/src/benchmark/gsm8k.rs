@@ -41,17 +41,10 @@ impl Gsm8k {
     /// [`BenchmarkError`] if one is missing, or a line is no problem with a result.
     pub fn open(folder: &Path) -> Result<Self, BenchmarkError> {
         let read = |name: &str| {
-            let path = folder.join(name);
-            let problems: Vec<Problem> = read_lines(&path, LAYOUT)?;
-            let broken = problems.iter().position(|p| p.result().is_none());
-            match broken {
-                None => Ok(problems),
-                Some(at) => Err(BenchmarkError::Content {
-                    path: path.display().to_string(),
-                    line: Some(at + 1),
-                    problem: format!("the answer has no {RESULT} and a number"),
-                }),
-            }
+            read_lines(&folder.join(name), LAYOUT, |problem: &Problem| {
+                let missing = || format!("the answer has no {RESULT} and a number");
+                problem.result().map(|_| ()).ok_or_else(missing)
+            })
         };
         Ok(Self {
             examples: read("train.jsonl")?,

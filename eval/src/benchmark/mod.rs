@@ -15,6 +15,7 @@ use kept_kernels::Stop;
 
 pub use gsm8k::Gsm8k;
 pub use longbench::LongBench;
+pub(crate) use scores::f1;
 
 /// One prompt of a benchmark.
 #[derive(Debug, Clone)]
@@ -47,7 +48,7 @@ enum Scoring {
     Number,
 }
 
-/// Why a benchmark cannot be read.
+/// Why questions cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchmarkError {
     /// The file is missing or cannot be read.
@@ -60,7 +61,7 @@ pub enum BenchmarkError {
         /// The files that the folder should hold.
         layout: &'static str,
     },
-    /// The file is not what the benchmark publishes.
+    /// The file has other content than expected.
     #[error("'{path}'{}: {problem}", line.map(|line| format!(", line {line}")).unwrap_or_default())]
     Content {
         /// The file.
@@ -141,20 +142,23 @@ fn read(path: &std::path::Path, layout: &'static str) -> Result<String, Benchmar
     })
 }
 
-/// The objects of a file with one on each line; empty lines are skipped.
-fn read_lines<T: serde::de::DeserializeOwned>(
+/// The objects of a file with one on each line, which `check` accepts; empty lines are skipped.
+pub(crate) fn read_lines<T: serde::de::DeserializeOwned>(
     path: &std::path::Path,
     layout: &'static str,
+    check: impl Fn(&T) -> Result<(), String>,
 ) -> Result<Vec<T>, BenchmarkError> {
     let text = read(path, layout)?;
     let lines = text.lines().enumerate();
     let lines = lines.filter(|(_, line)| !line.trim().is_empty());
     lines
         .map(|(at, line)| {
-            serde_json::from_str(line).map_err(|error| BenchmarkError::Content {
+            let parsed = serde_json::from_str(line).map_err(|error| error.to_string());
+            let checked = parsed.and_then(|object| check(&object).map(|()| object));
+            checked.map_err(|problem| BenchmarkError::Content {
                 path: path.display().to_string(),
                 line: Some(at + 1),
-                problem: error.to_string(),
+                problem,
             })
         })
         .collect()

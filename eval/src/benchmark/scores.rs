@@ -2,6 +2,7 @@
 //! (`tests/golden/longbench_scores.json`). ROUGE-L is in `rouge.rs`.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 
 use super::difflib;
 
@@ -10,22 +11,27 @@ pub(super) fn token_f1(answer: &str, accepted: &str) -> f64 {
     let (answer, accepted) = (normalised(answer), normalised(accepted));
     let answer: Vec<&str> = answer.split_whitespace().collect();
     let accepted: Vec<&str> = accepted.split_whitespace().collect();
-    let mut left: HashMap<&str, usize> = HashMap::new();
-    for &word in &accepted {
+    f1(&answer, &accepted)
+}
+
+/// F1 of the words of an answer: as precise as the share of them that are accepted, as complete as the share of the
+/// accepted ones that it has.
+pub(crate) fn f1<W: Hash + Eq>(answer: &[W], accepted: &[W]) -> f64 {
+    let mut left: HashMap<&W, usize> = HashMap::new();
+    for word in accepted {
         *left.entry(word).or_default() += 1;
     }
-    let mut common = 0.0;
-    for &word in &answer {
+    let mut common = 0;
+    for word in answer {
         if let Some(count) = left.get_mut(word).filter(|count| **count > 0) {
             *count -= 1;
-            common += 1.0;
+            common += 1;
         }
     }
-    if common == 0.0 {
-        return 0.0;
+    match common {
+        0 => 0.0,
+        common => 2.0 * f64::from(common) / (answer.len() + accepted.len()) as f64,
     }
-    let (precision, recall) = (common / answer.len() as f64, common / accepted.len() as f64);
-    2.0 * precision * recall / (precision + recall)
 }
 
 /// `text` in lower case without ASCII punctuation; the words a, an and the are spaces.

@@ -23,16 +23,6 @@ pub struct HeadFigures {
     pub redundancy: f64,
 }
 
-/// EMS's global-local score of one KV head (its section 3.2): `max(global * sum(local) / sum(global), local)`,
-/// element-wise. Both inputs are attention probabilities summed over query rows: over all rows, and over the rows of
-/// the observation window.
-pub fn global_local(global: &[f32], local: &[f32]) -> Vec<f32> {
-    let sum = |scores: &[f32]| scores.iter().map(|&s| f64::from(s)).sum::<f64>();
-    let factor = (sum(local) / sum(global).max(f64::MIN_POSITIVE)) as f32;
-    let both = global.iter().zip(local);
-    both.map(|(g, l)| (g * factor).max(*l)).collect()
-}
-
 /// Equation 3: one minus the smallest share of the tokens whose scores make up `share` of the total.
 pub fn sparsity(scores: &[f32], share: f64) -> f64 {
     let mut sorted: Vec<f64> = scores.iter().map(|&s| f64::from(s)).collect();
@@ -112,15 +102,6 @@ mod tests {
         assert_eq!(sparsity(&[3.0, 0.5, 6.0, 0.5], 0.9), 0.5);
         assert_eq!(sparsity(&[1.0; 4], 0.95), 0.0);
         assert_eq!(sparsity(&[0.0, 9.0, 0.0, 0.0], 0.95), 0.75);
-    }
-
-    #[test]
-    fn global_scores_are_scaled_to_local_ones() {
-        // Sums 8 and 2: the factor is 1/4.
-        assert_eq!(
-            global_local(&[4.0, 2.0, 2.0], &[0.2, 0.8, 1.0]),
-            [1.0, 0.8, 1.0]
-        );
     }
 
     #[test]

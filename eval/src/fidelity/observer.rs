@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use kept_models::{Model, RopeTable};
 use kept_policies::{
     Evict, Evictions, Method, Needs, Observation, ObservationWindow, PolicyError, Retention,
-    RowPlan, RowRequest, Select, Selection, Softmax, StepObservation,
+    RowPlan, RowRequest, Select, Selection, Softmax, StepObservation, global_local,
 };
 
 use super::heads::{self, HeadFigures};
@@ -92,8 +92,10 @@ impl Observer {
                 rope.unrotate_at(key, position);
             }
         }
+        let mut scores = vec![0.0; n];
+        global_local(&global, &local, &mut scores);
         Some(HeadFigures {
-            sparsity: heads::sparsity(&heads::global_local(&global, &local), heads::SCORE_SHARE),
+            sparsity: heads::sparsity(&scores, heads::SCORE_SHARE),
             redundancy: heads::redundancy(
                 &mut keys,
                 &mut values,

@@ -361,3 +361,16 @@ fn sum(terms: &[f32]) -> f64 {
     }
     sums.iter().sum::<f64>() + rest.iter().map(|&x| f64::from(x)).sum::<f64>()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn global_scores_are_scaled_to_local_ones() {
+        // Sums 8 and 2: the factor is 1/4.
+        let mut scores = [0.0; 3];
+        global_local(&[4.0, 2.0, 2.0], &[0.2, 0.8, 1.0], &mut scores);
+        assert_eq!(scores, [1.0, 0.8, 1.0]);
+    }
+}
