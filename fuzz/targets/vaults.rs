@@ -3,10 +3,10 @@
 #![no_main]
 
 use kept_fuzz::{file, folder};
-use kept_kernels::{PackedRows, RowStore, Stop};
+use kept_kernels::{HeadShape, PackedRows, RowStore, Stop};
 use kept_policies::Snapshot;
 use kept_vault::{
-    HostRows, LayerShape, StoredMeasurement, StoredRows, Vault, VaultFolder, VaultKey, VaultShape,
+    HostRows, StoredMeasurement, StoredRows, Vault, VaultFolder, VaultKey, VaultShape,
 };
 use libfuzzer_sys::fuzz_target;
 use serde::Deserialize;
@@ -46,7 +46,7 @@ fn read(mut vault: Vault) {
     assert!(vault.fits([heads, own], shape.windows.iter().copied(), shape.state));
     let _ = (vault.document(), vault.model(), vault.bytes());
     for layer in 0..shape.windows.len() {
-        let LayerShape {
+        let HeadShape {
             kv_heads, head_dim, ..
         } = shape.heads_of(layer);
         if kv_heads * head_dim * shape.tokens > MOST || vault.bytes() > 8 << 20 {
@@ -85,8 +85,8 @@ fn load_checkpoint(vaults: &VaultFolder, key: &VaultKey) {
 struct Footer {
     tokens: usize,
     from: Option<usize>,
-    heads: LayerShape,
-    window_heads: Option<LayerShape>,
+    heads: HeadShape,
+    window_heads: Option<HeadShape>,
     rows: String,
     queries: usize,
     windows: Vec<StoredRows>,

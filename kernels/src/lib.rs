@@ -113,6 +113,7 @@ pub use window_task::{Normalise, WindowScores};
 ///                          kv head     0 0 0 1 1 1
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HeadShape {
     /// Query heads.
     pub q_heads: usize,

@@ -17,6 +17,8 @@ const ROWS_PER_ITEM: usize = 256;
 
 /// Storage format of the numbers of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum PackedRows {
     /// Half precision: 11 significant bits per number.
     F16,

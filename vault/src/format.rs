@@ -35,27 +35,6 @@ const BEFORE_WINDOW: usize = 64;
 /// Bytes that are packed, checked and transferred at a time.
 pub(super) const PIECE: usize = 256 << 10;
 
-/// Heads of one layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LayerShape {
-    /// Query heads.
-    pub q_heads: usize,
-    /// KV heads.
-    pub kv_heads: usize,
-    /// Head dimension.
-    pub head_dim: usize,
-}
-
-impl From<HeadShape> for LayerShape {
-    fn from(heads: HeadShape) -> Self {
-        Self {
-            q_heads: heads.q_heads,
-            kv_heads: heads.kv_heads,
-            head_dim: heads.head_dim,
-        }
-    }
-}
-
 /// Data measured on a document at the request of a method and stored with its rows, so that a later question skips
 /// the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,7 +116,7 @@ impl StoredMeasurement {
     }
 
     /// Bytes in one layer.
-    pub fn bytes(self, heads: LayerShape, tokens: usize) -> usize {
+    pub fn bytes(self, heads: HeadShape, tokens: usize) -> usize {
         let dim = heads.head_dim;
         match self {
             StoredMeasurement::ColumnSums => heads.q_heads * tokens * size_of::<f32>(),
@@ -153,7 +132,7 @@ impl StoredMeasurement {
 
     /// Upper bound of all measurements in one layer: the largest one over query heads, and the maximum number of
     /// others.
-    pub fn most_bytes(heads: LayerShape, tokens: usize) -> usize {
+    pub fn most_bytes(heads: HeadShape, tokens: usize) -> usize {
         let largest = [
             StoredMeasurement::QuerySums {
                 skip: 0,
@@ -179,14 +158,6 @@ impl StoredMeasurement {
     }
 }
 
-/// Row formats by name.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "PackedRows", rename_all = "snake_case")]
-enum RowFormat {
-    F16,
-    Q8_0,
-}
-
 /// Dimensions and content of a vault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VaultShape {
@@ -196,12 +167,12 @@ pub struct VaultShape {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<usize>,
     /// Heads of every layer, or of the global ones.
-    pub heads: LayerShape,
+    pub heads: HeadShape,
     /// Heads of the sliding-window layers, if they differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub window_heads: Option<LayerShape>,
+    pub window_heads: Option<HeadShape>,
     /// Row format of keys and values.
-    #[serde(rename = "rows", with = "RowFormat")]
+    #[serde(rename = "rows")]
     pub kind: PackedRows,
     /// Number of last queries that each global layer stores.
     pub queries: usize,
@@ -253,7 +224,7 @@ impl VaultShape {
     }
 
     /// Heads of a layer.
-    pub fn heads_of(&self, layer: usize) -> LayerShape {
+    pub fn heads_of(&self, layer: usize) -> HeadShape {
         let own = self
             .window_heads
             .filter(|_| self.windows[layer] != StoredRows::All);
@@ -319,7 +290,7 @@ impl VaultShape {
             let product = numbers.iter().try_fold(1usize, |p, n| p.checked_mul(*n));
             product.is_some_and(|product| product < 1 << 40)
         };
-        let of_heads = |heads: LayerShape| {
+        let of_heads = |heads: HeadShape| {
             let numbers = [self.tokens, heads.q_heads, heads.kv_heads, heads.head_dim];
             numbers.iter().all(|n| (1..MAX_DIMENSION).contains(n))
                 && few(&[self.tokens, heads.q_heads, heads.head_dim, 16])

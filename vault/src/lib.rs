@@ -35,9 +35,7 @@ pub use checkpoint::{CheckpointInfo, LoadedCheckpoint};
 pub use describe::VaultContent;
 pub use error::VaultError;
 pub use folder::{MIN_SHARED_TOKENS, VaultEntry, VaultFolder, shared};
-pub use format::{
-    LAST_QUERIES, LayerShape, MAX_QUERIES, StoredMeasurement, StoredRows, VaultShape,
-};
+pub use format::{LAST_QUERIES, MAX_QUERIES, StoredMeasurement, StoredRows, VaultShape};
 pub use key::{ModelFingerprint, VaultKey};
 pub use read::{HostRows, LayerElements, MeasuredValues, RowsOf, Run, Vault, VaultRows};
 pub use write::VaultWriter;

@@ -9,10 +9,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use kept_kernels::{PackedRows, RowStore};
+use kept_kernels::{HeadShape, PackedRows, RowStore};
 
 use super::footer::footer;
-use super::format::{Footer, LayerShape, PIECE, StoredMeasurement, StoredRows, VaultShape};
+use super::format::{Footer, PIECE, StoredMeasurement, StoredRows, VaultShape};
 use super::unfinished_file::{LockedFile, open_to_read, wait_for};
 use super::{VaultError, VaultKey};
 
@@ -192,7 +192,7 @@ impl Vault {
     /// in a file name, which anyone with write access can change.
     pub fn fits(
         &self,
-        [heads, window_heads]: [LayerShape; 2],
+        [heads, window_heads]: [HeadShape; 2],
         windows: impl Iterator<Item = StoredRows>,
         state: usize,
     ) -> bool {

@@ -4,12 +4,12 @@ mod eviction;
 
 use std::path::{Path, PathBuf};
 
-use kept_kernels::{PackedRows, RowStore, Stop};
+use kept_kernels::{HeadShape, PackedRows, RowStore, Stop};
 use kept_policies::Snapshot;
 
 use super::*;
 
-const HEADS: LayerShape = LayerShape {
+const HEADS: HeadShape = HeadShape {
     q_heads: 4,
     kv_heads: 2,
     head_dim: 32,

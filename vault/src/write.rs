@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::path::Path;
 
-use kept_kernels::RowStore;
+use kept_kernels::{HeadShape, RowStore};
 
-use super::format::{Footer, LayerShape, PIECE, VaultShape};
+use super::format::{Footer, PIECE, VaultShape};
 use super::unfinished_file::UnfinishedFile;
 use super::{RowsOf, VaultError, VaultKey};
 
@@ -82,7 +82,7 @@ impl VaultWriter {
     }
 
     /// Heads of the layer that is written.
-    pub fn heads(&self) -> LayerShape {
+    pub fn heads(&self) -> HeadShape {
         self.footer.shape.heads_of(self.layer())
     }
 

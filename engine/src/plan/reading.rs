@@ -128,7 +128,7 @@ impl Engine {
     pub(crate) fn vault_bytes(&self, tokens: usize, kind: PackedRows) -> u64 {
         let heads = head_shape(self.model());
         let queries = MAX_QUERIES.min(tokens) * heads.q_heads * heads.head_dim;
-        let measured = StoredMeasurement::most_bytes(heads.into(), tokens);
+        let measured = StoredMeasurement::most_bytes(heads, tokens);
         let numbers = (2 * queries + tokens) * size_of::<f32>() + measured;
         let locked = backend::of(self.model()).transfer_bytes(kind, WIDE_CHUNKS[0]);
         // Those of the document and of the conversation.

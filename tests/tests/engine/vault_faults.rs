@@ -1,11 +1,9 @@
 //! Vault faults never cost an answer: damaged, truncated and old files, one that another process writes, no disk space,
 //! a stop at any moment.
 
-use kept_engine::kernels::{PackedRows, Stop};
+use kept_engine::kernels::{HeadShape, PackedRows, Stop};
 use kept_engine::models::RopeTable;
-use kept_engine::vault::{
-    LayerShape, ModelFingerprint, StoredRows, VaultAccess, VaultKey, VaultShape, Vaults,
-};
+use kept_engine::vault::{ModelFingerprint, StoredRows, VaultAccess, VaultKey, VaultShape, Vaults};
 use kept_engine::{EngineError, Event, Prefill};
 use kept_tests::engine::open;
 use kept_tests::golden;
@@ -71,7 +69,7 @@ fn a_busy_or_full_vault_folder_costs_no_answer() {
     let rope = RopeTable::new(model.config(), 300);
     let fingerprint = ModelFingerprint::of(&model);
     let key = VaultKey::new(&fingerprint, &rope, &case.prefix, PackedRows::F16);
-    let heads = LayerShape {
+    let heads = HeadShape {
         q_heads: 4,
         kv_heads: 2,
         head_dim: 32,
@@ -123,7 +121,7 @@ fn a_vault_of_another_model_is_replaced() {
         tokens: case.prefix.len(),
         from: None,
         window_heads: None,
-        heads: LayerShape {
+        heads: HeadShape {
             q_heads: 4,
             kv_heads: 2,
             head_dim: 64,

@@ -11,7 +11,7 @@ pub(super) fn fits_model(vault: &Vault, model: &Model) -> bool {
     let windows = model.config().kinds.iter();
     let windows = windows.map(|kind| StoredRows::from(kind.window()));
     let heads = head_shape(model);
-    let heads = [heads, window_heads(model).unwrap_or(heads)].map(Into::into);
+    let heads = [heads, window_heads(model).unwrap_or(heads)];
     vault.fits(heads, windows, state_elements(model))
 }
 
@@ -26,8 +26,8 @@ pub(super) fn rows_shape(model: &Model, tokens: usize, kind: PackedRows) -> Vaul
     VaultShape {
         tokens,
         from: None,
-        heads: head_shape(model).into(),
-        window_heads: window_heads(model).map(Into::into),
+        heads: head_shape(model),
+        window_heads: window_heads(model),
         kind,
         queries: 0,
         windows: kinds.map(|kind| kind.window().into()).collect(),
