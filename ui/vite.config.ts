@@ -1,7 +1,7 @@
 import { svelte } from '@sveltejs/vite-plugin-svelte'
 import { defineConfig } from 'vitest/config'
 
-// `vite build --mode mock` builds the page against `src/mock`, which answers the commands without a program behind it.
+// `vite build --mode mock` builds the page against `test/mock`, which answers the commands without a program behind it.
 export default defineConfig(({ mode }) => ({
   plugins: [svelte()],
   clearScreen: false,

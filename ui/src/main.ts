@@ -23,7 +23,7 @@ document.addEventListener('securitypolicyviolation', (event) =>
   ),
 )
 
-if (import.meta.env.MODE === 'mock') (await import('./mock/index')).start()
+if (import.meta.env.MODE === 'mock') (await import('../test/mock/index')).start()
 
 // The window has the theme of the settings, which the page does not know yet.
 const dark = matchMedia('(prefers-color-scheme: dark)').matches

@@ -6,9 +6,9 @@
 import { mockIPC, mockWindows } from '@tauri-apps/api/mocks'
 import sample from '../../../assets/sample.txt?raw'
 import suggested from '../../../assets/sample.json'
-import { answerFacts, documentFacts, memory, snapshot as snapshotOf, turn as turnOf } from '../../test/given'
-import type { AppEvent, Choice, PictureOf, Relation, Settings, Theme, Turn } from '../lib/contract'
-import { LEVELS } from '../lib/levels'
+import { answerFacts, documentFacts, memory, snapshot as snapshotOf, turn as turnOf } from '../given'
+import type { AppEvent, Choice, PictureOf, Relation, Settings, Theme, Turn } from '../../src/lib/contract'
+import { LEVELS } from '../../src/lib/levels'
 import { longText, outlineOf, pagesOf } from './long'
 import { Mind } from './mind'
 

@@ -1,8 +1,8 @@
 /** The mock's map: words of the question and their neighbours are kept, the rest at random. */
-import type { LayerRow, PageRange, Source, TableRow, TokenSlots } from '../lib/contract'
-import { pageAt } from '../lib/blocks'
-import { LEVELS } from '../lib/levels'
-import { tokenAt } from '../lib/runs'
+import type { LayerRow, PageRange, Source, TableRow, TokenSlots } from '../../src/lib/contract'
+import { pageAt } from '../../src/lib/blocks'
+import { LEVELS } from '../../src/lib/levels'
+import { tokenAt } from '../../src/lib/runs'
 
 export class Mind {
   ends: Uint32Array

@@ -1,6 +1,6 @@
 /** A long document of the mock: a lease, repeated, on numbered pages. */
-import { pageAt } from '../lib/blocks'
-import type { OutlineEntry, PageRange } from '../lib/contract'
+import { pageAt } from '../../src/lib/blocks'
+import type { OutlineEntry, PageRange } from '../../src/lib/contract'
 
 const PARAGRAPHS = [
   'Save where the damage arises from want of ordinary care, the lessor shall bear the cost of structural repairs to the quay wall, the mooring posts and the slipway, whether occasioned by age, by the action of the sea or by storm. The tenant shall keep the decking, ladders and fenders in good order at its own expense and shall report any movement of the wall within three days of its discovery.',
