@@ -1,9 +1,9 @@
 //! `kept models remove`: removes a model from the hub's cache, or the partial files of unfinished downloads.
 
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use kept_hub::{Finder, FoundModel, HubCache, HubError, Place};
+use kept_hub::{Finder, FoundModel, HubCache, HubError, Place, is_same_file};
 use serde_json::json;
 
 use crate::arguments::RemoveModelArguments;
@@ -57,7 +57,7 @@ fn model(finder: &Finder, name: &str) -> anyhow::Result<Doomed> {
     );
     let path = finder.choose(name)?;
     let models = finder.find().models;
-    let is_it = |model: &&FoundModel| is_same(&model.path, &path);
+    let is_it = |model: &&FoundModel| is_same_file(&model.path, &path);
     let Some(model) = models.iter().find(is_it) else {
         return Err(HubError::NotOurs(path.display().to_string()).into());
     };
@@ -118,8 +118,4 @@ fn confirm(doomed: &[Doomed]) -> anyhow::Result<bool> {
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
-}
-
-fn is_same(a: &Path, b: &Path) -> bool {
-    a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }

@@ -65,7 +65,7 @@ pub use download::Download;
 pub use error::HubError;
 pub use found::{
     AUTO, Finder, Folders, Found, FoundModel, ModelChoice, Place, Preferred, PreferredBy,
-    Unfinished,
+    Unfinished, is_same_file,
 };
 pub use progress::{Phase, Status};
 pub use reference::{ModelRef, RepoId};

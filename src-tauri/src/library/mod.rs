@@ -15,7 +15,7 @@ use kept_engine::available_memory;
 use kept_hub::choose::{Listed, choose};
 use kept_hub::{
     Download, Finder, Folders, Found, HubCache, HubError, ModelChoice, ModelRef, Phase, Place,
-    Preferred, Settings,
+    Preferred, Settings, is_same_file,
 };
 use kept_worker::protocol::Speed;
 
@@ -247,7 +247,7 @@ impl Library {
         let path = self.path_of(id)?;
         let label = shelf::label(&self.state(), &path);
         let chosen = self.effects.with(|state| state.chosen_path());
-        if chosen.is_some_and(|chosen| is_same(Path::new(&chosen), &path)) {
+        if chosen.is_some_and(|chosen| is_same_file(Path::new(&chosen), &path)) {
             return Err(messages::model_in_use(&label));
         }
         let removed = blocking({
@@ -419,10 +419,6 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work)
         .await
         .unwrap_or_else(|error| Err(HubError::Bug(error.to_string())))
-}
-
-fn is_same(a: &Path, b: &Path) -> bool {
-    a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
 /// Whether Kept may remove files there.

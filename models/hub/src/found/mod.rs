@@ -245,6 +245,11 @@ fn canonical(path: &Path) -> PathBuf {
     dunce::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
+/// Whether two paths lead to the same file.
+pub fn is_same_file(a: &Path, b: &Path) -> bool {
+    canonical(a) == canonical(b)
+}
+
 /// Removes duplicates of a file, keeping the first path.
 fn distinct(candidates: Vec<Candidate>) -> Vec<Candidate> {
     let mut seen = HashSet::new();
