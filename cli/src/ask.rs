@@ -64,7 +64,7 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
         return Err(EngineError::EmptyQuestion.into());
     }
     let sampling = arguments.answer.sampling();
-    let mut reading = arguments.reading.check()?;
+    let reading = arguments.reading.check()?;
     let documents = arguments.document.iter().chain([&reading.model.path]);
     let inputs: Vec<&Path> = documents.map(PathBuf::as_path).collect();
     if let Some(path) = &arguments.map {
@@ -72,7 +72,7 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
     }
     let engine = reading.open()?;
     let document = open_documents(&arguments.document, &arguments.opening)?;
-    let mut asker = Asker::new(&engine, &document, &mut reading)
+    let mut asker = Asker::new(&engine, &document, &reading)
         .with_output(arguments.json, arguments.answer.show_prompt);
     let stop = stop_on_ctrl_c();
     for question in &arguments.question {
@@ -212,14 +212,14 @@ pub struct Answered {
 }
 
 impl<'a> Asker<'a> {
-    pub fn new(engine: &'a Engine, document: &Document, reading: &mut Reading<'_>) -> Self {
+    pub fn new(engine: &'a Engine, document: &Document, reading: &Reading<'_>) -> Self {
         Self {
             engine,
             show_prompt: false,
             json: false,
             before: engine.program_bytes() + document.text.len() as u64,
             expected: 0,
-            trouble: reading.trouble.take(),
+            trouble: reading.trouble.clone(),
             notes: reading.model.notes(document),
         }
     }

@@ -76,7 +76,7 @@ struct Chat<'a> {
 
 pub fn run(arguments: &ChatArguments) -> anyhow::Result<()> {
     arguments.answer.check()?;
-    let mut reading = arguments.reading.check()?;
+    let reading = arguments.reading.check()?;
     let engine = reading.open()?;
     anyhow::ensure!(
         (arguments.document.iter()).all(|path| path.as_os_str() != STANDARD_INPUT),
@@ -89,7 +89,7 @@ pub fn run(arguments: &ChatArguments) -> anyhow::Result<()> {
     let mut chat = Chat {
         arguments,
         document: &document,
-        asker: Asker::new(&engine, &document, &mut reading)
+        asker: Asker::new(&engine, &document, &reading)
             .with_output(arguments.json, arguments.answer.show_prompt),
         reading,
         sampling: arguments.answer.sampling(),
