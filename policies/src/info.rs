@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Method, Parameter, Parameters, PolicyError};
+use crate::{Method, Parameter, Parameters, PolicyError, QUESTION_AGNOSTIC, STREAMING};
 
 /// Builds a method from name-value pairs.
 pub type Build = fn(&[(String, String)]) -> Result<Arc<dyn Method>, PolicyError>;
@@ -27,6 +27,18 @@ pub struct MethodInfo {
     /// Builds the method from name-value pairs.
     #[serde(skip)]
     pub build: Build,
+}
+
+impl MethodInfo {
+    /// Whether the method supports streaming mode.
+    pub fn streams(&self) -> bool {
+        STREAMING.contains(&self.name)
+    }
+
+    /// Whether its ranking depends on the question.
+    pub fn sees_question(&self) -> bool {
+        !QUESTION_AGNOSTIC.contains(&self.name) && !matches!(self.name, "full" | "streaming_llm")
+    }
 }
 
 /// Builds the method of `info` with its own options.

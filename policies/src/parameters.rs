@@ -4,6 +4,7 @@ use crate::PolicyError;
 
 /// One parameter of a method, as shown to the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Parameter {
     /// Name in `--set`.
     pub name: &'static str,

@@ -10,19 +10,22 @@ mod turns;
 
 use std::collections::BTreeMap;
 
+use kept_engine::policies::MethodInfo;
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
 pub use comparison::{Comparison, ComparisonRun, ComparisonState, ReferenceResult, RunResult};
 pub use conversations::{ConversationEntry, FoundPassage, FoundPiece};
 pub use document::{DocumentFacts, DocumentPart, OutlineEntry, PageRange, ReadAhead};
+pub use kept_engine::policies::Parameter;
 pub use kept_engine::{Citation, Finish, FitLine, Gpu, MemoryNow as Memory, Phase, Progress};
+pub use kept_hub::Fit;
 pub use kept_worker::protocol::{
-    AttendedFacts as Attended, Gpus, Inspection, MethodFacts, ModelFacts, ParameterFacts,
-    SourceInfo as Source, StoredDocument, Vault,
+    AttendedFacts as Attended, Gpus, Inspection, ModelFacts, SourceInfo as Source, StoredDocument,
+    Vault,
 };
 pub use library::{
-    CatalogueModel, Download, DownloadState, FoundModel, HubOffer, Library, ModelFolder, Suits,
+    CatalogueModel, Download, DownloadState, FoundModel, HubOffer, Library, ModelFolder,
     UnfinishedModel,
 };
 pub use turns::{
@@ -44,6 +47,43 @@ pub enum Theme {
 
 /// Values of a method's parameters, by name, as typed by the user; missing parameters have their defaults.
 pub type Parameters = BTreeMap<String, String>;
+
+/// A method as displayed: its entry in the engine's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub struct MethodFacts {
+    /// Name in `MethodSpec`.
+    pub name: &'static str,
+    /// Name in the papers.
+    pub title: &'static str,
+    /// Where it was published; empty for the full cache.
+    pub paper: &'static str,
+    /// Which rows it keeps, in a few words.
+    pub keeps: &'static str,
+    /// When it evicts.
+    pub acts: &'static str,
+    /// Its parameters.
+    pub parameters: &'static [Parameter],
+    /// Whether it supports streaming mode.
+    pub streams: bool,
+    /// Whether its ranking depends on the question.
+    pub sees_question: bool,
+}
+
+impl From<&MethodInfo> for MethodFacts {
+    fn from(info: &MethodInfo) -> Self {
+        Self {
+            name: info.name,
+            title: info.title,
+            paper: info.paper,
+            keeps: info.keeps,
+            acts: info.acts,
+            parameters: info.parameters,
+            streams: info.streams(),
+            sees_question: info.sees_question(),
+        }
+    }
+}
 
 /// The method with its parameters, and the budget.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
@@ -275,9 +315,6 @@ pub enum NoticeKind {
 pub enum AppEvent {
     Worker {
         worker: WorkerState,
-    },
-    Methods {
-        methods: Vec<MethodFacts>,
     },
     Models {
         models: Vec<ModelChoice>,

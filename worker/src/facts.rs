@@ -4,41 +4,13 @@ use std::ops::Range;
 use std::path::Path;
 
 use kept_engine::documents::Document;
-use kept_engine::policies;
 use kept_engine::{Engine, Fit, MethodSpec, available_memory};
-use kept_worker::protocol::{Inspection, MethodFacts, ModelFacts, ParameterFacts, Reply};
+use kept_worker::protocol::{Inspection, ModelFacts};
 
 use crate::work::ModelName;
 
 /// The method for estimates of the number of readable pages: a common one, at a common cost.
 const USUAL_METHOD: &str = "snapkv";
-
-/// The first message.
-pub fn hello() -> Reply {
-    Reply::Hello {
-        methods: policies::methods().iter().map(method).collect(),
-    }
-}
-
-fn method(info: &policies::MethodInfo) -> MethodFacts {
-    let parameter = |p: &policies::Parameter| ParameterFacts {
-        name: p.name.to_owned(),
-        default: p.default.to_owned(),
-        range: p.range.to_owned(),
-        meaning: p.meaning.to_owned(),
-    };
-    MethodFacts {
-        name: info.name.to_owned(),
-        title: info.title.to_owned(),
-        paper: info.paper.to_owned(),
-        keeps: info.keeps.to_owned(),
-        acts: info.acts.to_owned(),
-        parameters: info.parameters.iter().map(parameter).collect(),
-        streams: policies::STREAMING.contains(&info.name),
-        sees_question: !(policies::QUESTION_AGNOSTIC.contains(&info.name)
-            || matches!(info.name, "full" | "streaming_llm")),
-    }
-}
 
 /// What a model can read with the memory that is free now.
 pub fn inspection(engine: &Engine) -> Inspection {

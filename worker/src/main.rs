@@ -79,7 +79,7 @@ fn serve() -> ExitCode {
     start_log();
     let version = env!("CARGO_PKG_VERSION");
     tracing::info!(version, simd = ?simd_level(), threads = threads::count(), "started");
-    output.send(&facts::hello());
+    output.send(&Reply::Hello);
     let (inbox, inputs) = channel();
     let dispatcher = Dispatcher::new(output, inbox.clone());
     let named = std::thread::Builder::new().name("dispatcher".to_owned());

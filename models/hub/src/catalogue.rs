@@ -44,6 +44,7 @@ pub struct Entry {
 /// How well a model fits in a machine's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub enum Fit {
     /// The minimum memory is available.
     Fits,

@@ -2,22 +2,9 @@
 //!
 //! The program assigns an id to every model. Paths are only displayed; no command accepts a path.
 
+use kept_hub::Fit;
 use serde::Serialize;
 use ts_rs::TS;
-
-/// How a model suits the memory that is free now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
-#[serde(rename_all = "camelCase")]
-pub enum Suits {
-    /// The recommended memory is free.
-    Fits,
-    /// Its weights fit, but little is left for the document.
-    Tight,
-    /// Its weights alone do not fit.
-    TooLarge,
-    /// The free memory is unknown.
-    Unknown,
-}
 
 /// A model on this computer.
 #[derive(Debug, Clone, PartialEq, Serialize, TS)]
@@ -104,7 +91,7 @@ pub struct CatalogueModel {
     /// Its purpose, in a sentence.
     pub good_for: String,
     /// How it suits the free memory.
-    pub suits: Suits,
+    pub suits: Fit,
     /// Pages that this computer's processor reads in a minute with it, about; once that was measured.
     pub pages_per_minute: Option<f64>,
     /// Id of the same model on this computer, if it is present.
@@ -200,7 +187,7 @@ pub struct HubOffer {
     /// Quantisation, from its name.
     pub quantisation: Option<String>,
     /// How its weights suit the memory that is free now.
-    pub suits: Suits,
+    pub suits: Fit,
     /// It is the file that the user typed.
     pub meant: bool,
     /// Id of the same model on this computer, if it is present.

@@ -9,9 +9,7 @@ use kept_hub::{
 use kept_worker::protocol::Speed;
 
 use super::{State, cache, is_ours};
-use crate::contract::{
-    self, CatalogueModel, HubOffer, Library, ModelFolder, Suits, UnfinishedModel,
-};
+use crate::contract::{self, CatalogueModel, HubOffer, Library, ModelFolder, UnfinishedModel};
 use crate::messages;
 use crate::names::file_name;
 use crate::state::{BegunDownload, ModelEntry};
@@ -143,7 +141,7 @@ fn catalogue(
 
 fn catalogue_model(
     entry: &Entry,
-    fit: Fit,
+    suits: Fit,
     pages_per_minute: Option<f64>,
     found: &[contract::FoundModel],
 ) -> CatalogueModel {
@@ -156,12 +154,7 @@ fn catalogue_model(
         context: entry.context,
         licence: entry.licence.clone(),
         good_for: entry.good_for.clone(),
-        suits: match fit {
-            Fit::Fits => Suits::Fits,
-            Fit::Tight => Suits::Tight,
-            Fit::TooLarge => Suits::TooLarge,
-            Fit::Unknown => Suits::Unknown,
-        },
+        suits,
         pages_per_minute,
         here: id_in_cache(found, &reference),
         reference,
@@ -175,12 +168,12 @@ fn id_in_cache(found: &[contract::FoundModel], reference: &str) -> Option<String
 }
 
 /// How weights of `bytes` bytes suit the free memory: reading a document well takes a quarter more than the weights.
-fn suits(bytes: u64, free: Option<u64>) -> Suits {
+fn suits(bytes: u64, free: Option<u64>) -> Fit {
     match free {
-        None => Suits::Unknown,
-        Some(free) if free >= bytes.saturating_add(bytes / 4) => Suits::Fits,
-        Some(free) if free > bytes => Suits::Tight,
-        Some(_) => Suits::TooLarge,
+        None => Fit::Unknown,
+        Some(free) if free >= bytes.saturating_add(bytes / 4) => Fit::Fits,
+        Some(free) if free > bytes => Fit::Tight,
+        Some(_) => Fit::TooLarge,
     }
 }
 
@@ -270,11 +263,11 @@ mod tests {
     #[test]
     fn memory_decides_what_suits() {
         for (bytes, free, means) in [
-            (100, Some(125), Suits::Fits),
-            (100, Some(124), Suits::Tight),
-            (100, Some(100), Suits::TooLarge),
-            (100, None, Suits::Unknown),
-            (u64::MAX, Some(u64::MAX), Suits::Fits),
+            (100, Some(125), Fit::Fits),
+            (100, Some(124), Fit::Tight),
+            (100, Some(100), Fit::TooLarge),
+            (100, None, Fit::Unknown),
+            (u64::MAX, Some(u64::MAX), Fit::Fits),
         ] {
             assert_eq!(suits(bytes, free), means, "{bytes} of {free:?}");
         }

@@ -4,7 +4,7 @@ use super::AppState;
 use super::effect::Effect;
 use super::parts::OpenModel;
 use crate::contract::{
-    AppEvent, ComparisonState, MethodFacts, NoticeKind, Place, TurnState, WorkerState, WorkerStatus,
+    AppEvent, ComparisonState, NoticeKind, Place, TurnState, WorkerState, WorkerStatus,
 };
 use crate::messages;
 
@@ -12,10 +12,8 @@ impl AppState {
     /// A worker has started and sent its hello: it gets the model, the document and the file that was being opened.
     /// `generation` identifies this process; requests carry it, so that no request for an earlier process reaches a
     /// later one.
-    pub fn worker_hello(&mut self, generation: u64, methods: Vec<MethodFacts>) {
+    pub fn worker_hello(&mut self, generation: u64) {
         self.worker.generation = generation;
-        self.methods = methods.clone();
-        self.emit(AppEvent::Methods { methods });
         self.set_worker(WorkerStatus::Ready, None);
         if let Some((place, message)) = self.worker.after_restart.take() {
             self.notice(NoticeKind::Error, place, message);

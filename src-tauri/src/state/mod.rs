@@ -36,6 +36,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use kept_engine::policies;
 use kept_worker::protocol::Request;
 
 use crate::contract::{
@@ -63,7 +64,6 @@ const MAPS_IN_MEMORY: usize = 4;
 pub struct AppState {
     settings: Settings,
     models: Models,
-    methods: Vec<MethodFacts>,
     document: Option<Arc<OpenDocument>>,
     file: Files,
     open: OpenConversation,
@@ -115,7 +115,6 @@ impl AppState {
                 in_flight: None,
                 before,
             },
-            methods: Vec::new(),
             document: remembered.document.map(Arc::new),
             file: Files::default(),
             open: OpenConversation {
@@ -172,7 +171,7 @@ impl AppState {
             models: self.choices(),
             model: self.models.open.facts().cloned(),
             model_error: self.models.open.error().map(str::to_owned),
-            methods: self.methods.clone(),
+            methods: policies::methods().iter().map(MethodFacts::from).collect(),
             document: self.document.as_ref().map(|d| d.facts.clone()),
             opening: self.file.opening.as_ref().map(|o| o.name.clone()),
             pending: self.pending_file(),

@@ -3,8 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use kept_engine::MapGrid;
-use kept_engine::MethodSpec;
+use kept_engine::{MapGrid, MethodSpec, policies};
 use kept_worker::protocol::{AskRequest, Request};
 
 use super::AppState;
@@ -55,8 +54,8 @@ impl AppState {
             return;
         };
         // The others keep the same for every question.
-        let mut methods = self.methods.iter();
-        if !methods.any(|method| method.name == how_made.0.name && method.sees_question) {
+        let mut methods = policies::methods().iter();
+        if !methods.any(|method| method.name == how_made.0.name && method.sees_question()) {
             return;
         }
         let same = |other: &&Turn| {

@@ -37,7 +37,7 @@ impl AppState {
     /// Passes a reply to the part of the state that waits for it.
     fn dispatch(&mut self, now: Instant, reply: Reply, bytes: Vec<u8>) -> Result<(), String> {
         match reply {
-            Reply::Hello { .. } => return Err("a second hello".to_owned()),
+            Reply::Hello => return Err("a second hello".to_owned()),
             Reply::Model { model } => self.model_arrived(model),
             Reply::Recognising { done, pages } => {
                 self.emit(contract::AppEvent::Recognising { done, pages });

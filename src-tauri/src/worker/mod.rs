@@ -187,12 +187,10 @@ async fn relay(
             received = replies.recv() => match received {
                 None => return None,
                 Some(Err(error)) => return Some(End::Died(unintelligible(&error.to_string()))),
-                Some(Ok((Reply::Hello { methods }, _)))
-                    if !greeted =>
-                {
+                Some(Ok((Reply::Hello, _))) if !greeted => {
                     greeted = true;
                     tracing::info!("the engine is there");
-                    effects.with(|state| state.worker_hello(generation, methods));
+                    effects.with(|state| state.worker_hello(generation));
                 }
                 Some(Ok(_)) if !greeted => {
                     return Some(End::Died(unintelligible("its first message was no hello")));

@@ -301,7 +301,7 @@ fn a_worker_with_a_failed_gpu_exits_with_71() {
     let question = "What is the locker code of Ann Quorvin?";
     let start = |variables: &[(&str, &str)]| {
         let mut worker = Worker::start_as(&["--device", "cuda:0"], variables);
-        worker.find(|reply| matches!(reply, Reply::Hello { .. }));
+        worker.find(|reply| matches!(reply, Reply::Hello));
         worker.say(&open_model("mini"));
         worker.say(&Request::OpenDocument { path: path.clone() });
         worker.find(|reply| matches!(reply, Reply::Tokens { .. }));

@@ -237,7 +237,6 @@ export class AppState {
         if (event.worker.state === 'ready' && this.worker.state !== 'ready') this.readySince = Date.now()
         this.worker = event.worker
         return
-      case 'methods':
       case 'models':
       case 'thinking':
       case 'vault':

@@ -172,28 +172,28 @@ computesOn: string,
 whyProcessor: string | null, };
 
 /**
- * A parameter of a method.
+ * One parameter of a method, as shown to the user.
  */
-export type ParameterFacts = { 
+export type Parameter = { 
 /**
- * Its name.
+ * Name in `--set`.
  */
 name: string, 
 /**
- * The default value.
+ * Default, as text if it depends on the budget.
  */
 default: string, 
 /**
- * The allowed values, in words.
+ * The allowed values, as text.
  */
 range: string, 
 /**
- * Its meaning.
+ * The effect, in one line.
  */
 meaning: string, };
 
 /**
- * A method as displayed.
+ * A method as displayed: its entry in the engine's table.
  */
 export type MethodFacts = { 
 /**
@@ -219,7 +219,7 @@ acts: string,
 /**
  * Its parameters.
  */
-parameters: Array<ParameterFacts>, 
+parameters: Array<Parameter>, 
 /**
  * Whether it supports streaming mode.
  */
@@ -507,7 +507,7 @@ export type NoticeKind = "error" | "info";
 /**
  * An event from the program to the page.
  */
-export type AppEvent = { "event": "worker", worker: WorkerState, } | { "event": "methods", methods: Array<MethodFacts>, } | { "event": "models", models: Array<ModelChoice>, settings: Settings, } | { "event": "model", model: ModelFacts | null, error: string | null, } | { "event": "opening", name: string | null, } | { "event": "recognising", done: number, pages: number, } | { "event": "document", document: DocumentFacts | null, turns: Array<Turn>, } | { "event": "conversations", conversations: Array<ConversationEntry>, current: number | null, } | { "event": "turn", turn: Turn, } | { "event": "turnRemoved", turn: number, } | { "event": "token", turn: number, text: string, attended: Array<[number, number]>, } | { "event": "progress", turn: number, progress: Progress, memory: Memory, } | { "event": "map", turn: number, layersDone: number, layers: number, } | { "event": "comparison", comparison: Comparison | null, } | { "event": "comparisonReference", comparison: number, result: ReferenceResult, } | { "event": "comparisonRun", comparison: number, run: number, result: RunResult, } | { "event": "comparisonProgress", comparison: number, run: number | null, sharing: number, progress: Progress, } | { "event": "comparisonEnded", comparison: number, state: ComparisonState, error: string | null, } | { "event": "thinking", thinking: boolean, } | { "event": "vault", vault: Vault | null, unwritten: boolean, } | { "event": "readAhead", reading: ReadAhead | null, } | { "event": "gpus", gpus: Gpus, } | { "event": "library", library: Library, } | { "event": "downloads", downloads: Array<Download>, } | { "event": "replacing", name: string | null, } | { "event": "pending", file: PendingFile | null, } | { "event": "drag", files: number, refusal: string | null, } | { "event": "notice", kind: NoticeKind, where: NoticePlace, message: string, };
+export type AppEvent = { "event": "worker", worker: WorkerState, } | { "event": "models", models: Array<ModelChoice>, settings: Settings, } | { "event": "model", model: ModelFacts | null, error: string | null, } | { "event": "opening", name: string | null, } | { "event": "recognising", done: number, pages: number, } | { "event": "document", document: DocumentFacts | null, turns: Array<Turn>, } | { "event": "conversations", conversations: Array<ConversationEntry>, current: number | null, } | { "event": "turn", turn: Turn, } | { "event": "turnRemoved", turn: number, } | { "event": "token", turn: number, text: string, attended: Array<[number, number]>, } | { "event": "progress", turn: number, progress: Progress, memory: Memory, } | { "event": "map", turn: number, layersDone: number, layers: number, } | { "event": "comparison", comparison: Comparison | null, } | { "event": "comparisonReference", comparison: number, result: ReferenceResult, } | { "event": "comparisonRun", comparison: number, run: number, result: RunResult, } | { "event": "comparisonProgress", comparison: number, run: number | null, sharing: number, progress: Progress, } | { "event": "comparisonEnded", comparison: number, state: ComparisonState, error: string | null, } | { "event": "thinking", thinking: boolean, } | { "event": "vault", vault: Vault | null, unwritten: boolean, } | { "event": "readAhead", reading: ReadAhead | null, } | { "event": "gpus", gpus: Gpus, } | { "event": "library", library: Library, } | { "event": "downloads", downloads: Array<Download>, } | { "event": "replacing", name: string | null, } | { "event": "pending", file: PendingFile | null, } | { "event": "drag", files: number, refusal: string | null, } | { "event": "notice", kind: NoticeKind, where: NoticePlace, message: string, };
 
 /**
  * The state of a comparison.
@@ -649,9 +649,9 @@ memory: number,
 free: number, };
 
 /**
- * How a model suits the memory that is free now.
+ * How well a model fits in a machine's memory.
  */
-export type Suits = "fits" | "tight" | "tooLarge" | "unknown";
+export type Fit = "fits" | "tight" | "unknown" | "tooLarge";
 
 /**
  * A model on this computer.
@@ -799,7 +799,7 @@ goodFor: string,
 /**
  * How it suits the free memory.
  */
-suits: Suits, 
+suits: Fit, 
 /**
  * Pages that this computer's processor reads in a minute with it, about; once that was measured.
  */
@@ -927,7 +927,7 @@ quantisation: string | null,
 /**
  * How its weights suit the memory that is free now.
  */
-suits: Suits, 
+suits: Fit, 
 /**
  * It is the file that the user typed.
  */

@@ -1,5 +1,5 @@
 /** The models page in words and figures: texts of a model, a download, a budget. No calls and no DOM. */
-import type { Download, DownloadState, FitLine, FoundModel, Inspection, Library, Suits } from './contract'
+import type { Download, DownloadState, Fit, FitLine, FoundModel, Inspection, Library } from './contract'
 import { bytes, count, left, percent, plural } from './format'
 
 /** The file's name, without owner and repository of a model in the hub's cache. */
@@ -52,7 +52,7 @@ export function kind(model: FoundModel): string {
   return words.join(' · ')
 }
 
-export const SUITS: Record<Suits, string> = {
+export const SUITS: Record<Fit, string> = {
   fits: 'Fits',
   tight: 'Tight',
   tooLarge: 'Too large',
@@ -60,7 +60,7 @@ export const SUITS: Record<Suits, string> = {
 }
 
 /** Explanation of a verdict, with the free memory. */
-export function suitsMeaning(suits: Suits, free: number | null): string {
+export function suitsMeaning(suits: Fit, free: number | null): string {
   const now = free === null ? '' : `: ${bytes(free)} are free`
   return {
     fits: `There is enough memory${now}`,

@@ -1,48 +1,10 @@
-//! Data of the messages: facts about methods, models, documents and answers. The page gets those with TypeScript types as
-//! they are.
+//! Data of the messages: facts about models, documents and answers. The page gets those with TypeScript types as they
+//! are.
 
 use serde::{Deserialize, Serialize};
 
 use kept_engine::vault::VaultUse;
 use kept_engine::{AnswerReport, AttentionGrid, Chosen, Citation, FitLine, Gpu, MemoryNow, Note};
-
-/// A method as displayed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
-pub struct MethodFacts {
-    /// Name in `MethodSpec`.
-    pub name: String,
-    /// Name in the papers.
-    pub title: String,
-    /// Where it was published; empty for the full cache.
-    pub paper: String,
-    /// Which rows it keeps, in a few words.
-    pub keeps: String,
-    /// When it evicts.
-    pub acts: String,
-    /// Its parameters.
-    pub parameters: Vec<ParameterFacts>,
-    /// Whether it supports streaming mode.
-    pub streams: bool,
-    /// Whether its ranking depends on the question.
-    pub sees_question: bool,
-}
-
-/// A parameter of a method.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
-pub struct ParameterFacts {
-    /// Its name.
-    pub name: String,
-    /// The default value.
-    pub default: String,
-    /// The allowed values, in words.
-    pub range: String,
-    /// Its meaning.
-    pub meaning: String,
-}
 
 /// An open model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

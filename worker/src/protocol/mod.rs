@@ -10,8 +10,8 @@ mod reply;
 mod request;
 
 pub use facts::{
-    AnswerFacts, AttendedFacts, Gpus, Inspection, MethodFacts, ModelFacts, ParameterFacts,
-    SourceInfo, Speed, StoredDocument, Vault,
+    AnswerFacts, AttendedFacts, Gpus, Inspection, ModelFacts, SourceInfo, Speed, StoredDocument,
+    Vault,
 };
 pub use fault::{Fault, FaultCode};
 pub use frame::{

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::{AnswerFacts, Inspection, MethodFacts, ModelFacts, Vault};
+use super::facts::{AnswerFacts, Inspection, ModelFacts, Vault};
 use super::fault::{Fault, FaultCode};
 use kept_engine::documents::Document;
 use kept_engine::{Estimate, MemoryNow, Note, Progress, Turn};
@@ -16,10 +16,7 @@ use kept_eval::fidelity::{ReferenceReport, RunReport};
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub enum Reply {
     /// The first message, sent at start.
-    Hello {
-        /// All methods, in the order of the table.
-        methods: Vec<MethodFacts>,
-    },
+    Hello,
     /// A model was opened.
     Model {
         /// Facts of the model.
@@ -60,7 +57,7 @@ pub enum Reply {
         /// If no question can be asked, the reason; otherwise a note on streaming mode if the document exceeds the
         /// context length.
         message: Option<String>,
-        /// Whether the document exceeds the context length: only methods with [`MethodFacts::streams`] can read it,
+        /// Whether the document exceeds the context length: only methods with a streaming mode can read it,
         /// and approximately.
         streams: bool,
     },

@@ -3,7 +3,7 @@
 use kept_engine::Finish;
 use kept_worker::protocol::{Failure, FaultCode};
 
-use super::neutral::{answer, methodical, ticket};
+use super::neutral::{answer, ticket};
 use super::*;
 use crate::contract::Relation;
 
@@ -18,7 +18,7 @@ fn levels(story: &mut Story) -> Option<(u64, String)> {
 
 #[test]
 fn levels_arrive_one_by_one_and_are_computed_once() {
-    let mut story = methodical();
+    let mut story = Story::ready();
     let turn = answer(&mut story, "keydiff", Some("25%"));
     assert_eq!(levels(&mut story), None, "only on request");
     story.state.show_less_memory(turn).expect("a map");
@@ -61,7 +61,7 @@ fn method_of_levels(story: &mut Story) -> String {
 #[test]
 fn an_answer_that_kept_everything_has_the_levels_of_snapkv() {
     for (method, of_levels) in [("full", "snapkv"), ("keydiff", "keydiff")] {
-        let mut story = methodical();
+        let mut story = Story::ready();
         let turn = answer(&mut story, method, None);
         story.state.show_less_memory(turn).expect("a map");
         assert_eq!(method_of_levels(&mut story), of_levels);
@@ -70,7 +70,7 @@ fn an_answer_that_kept_everything_has_the_levels_of_snapkv() {
 
 #[test]
 fn a_question_comes_first_and_levels_begin_anew() {
-    let mut story = methodical();
+    let mut story = Story::ready();
     let turn = answer(&mut story, "keydiff", None);
     story.state.show_less_memory(turn).expect("a map");
     let (first, _) = levels(&mut story).expect("sent");
@@ -109,7 +109,7 @@ fn a_question_comes_first_and_levels_begin_anew() {
 
 #[test]
 fn levels_that_wait_end_where_another_model_is_opened() {
-    let mut story = methodical();
+    let mut story = Story::ready();
     let turn = answer(&mut story, "keydiff", None);
     story.state.show_less_memory(turn).expect("a map");
     let (ticket, _) = levels(&mut story).expect("sent");
@@ -129,7 +129,7 @@ fn levels_that_wait_end_where_another_model_is_opened() {
 
 #[test]
 fn without_a_map_or_a_vault_the_refusal_says_why() {
-    let mut story = methodical();
+    let mut story = Story::ready();
     assert!(story.state.show_less_memory(77).is_err());
     let turn = answer(&mut story, "keydiff", None);
     story.state.settings.keep = "off".to_owned();

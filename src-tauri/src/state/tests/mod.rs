@@ -55,7 +55,7 @@ impl Story {
 
     fn hello(&mut self) {
         self.generation += 1;
-        self.state.worker_hello(self.generation, Vec::new());
+        self.state.worker_hello(self.generation);
     }
 
     fn hear(&mut self, reply: Reply) {

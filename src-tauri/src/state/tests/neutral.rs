@@ -1,35 +1,10 @@
 //! What is kept whatever is asked: computed after an answer, interrupted by a question, shared by equal methods.
 
 use kept_engine::{Finish, MapGrid};
-use kept_worker::protocol::{Failure, MethodFacts};
+use kept_worker::protocol::Failure;
 
 use super::*;
 use crate::contract::{Relation, TurnState};
-
-fn facts(name: &str, sees_question: bool) -> MethodFacts {
-    MethodFacts {
-        name: name.into(),
-        title: name.into(),
-        paper: String::new(),
-        keeps: String::new(),
-        acts: String::new(),
-        parameters: Vec::new(),
-        streams: false,
-        sees_question,
-    }
-}
-
-/// A story whose worker has two methods.
-pub(super) fn methodical() -> Story {
-    let mut story = Story::first_start();
-    story.generation += 1;
-    let methods = ["keydiff", "full"].map(|name| facts(name, false));
-    let methods = [vec![facts("snapkv", true)], methods.into()].concat();
-    story.state.worker_hello(story.generation, methods);
-    story.hear(model("mini"));
-    story.look();
-    story
-}
 
 /// Asks and answers a question with a map; returns its turn.
 pub(super) fn answer(story: &mut Story, method: &str, budget: Option<&str>) -> u64 {
@@ -68,7 +43,7 @@ fn arrives(story: &mut Story, ticket: u64) {
 
 #[test]
 fn it_is_computed_once_for_equal_methods_and_not_for_blind_ones() {
-    let mut story = methodical();
+    let mut story = Story::ready();
     answer(&mut story, "keydiff", None);
     assert_eq!(neutral(&mut story), None);
     let turn = answer(&mut story, "snapkv", Some("25%"));
@@ -93,7 +68,7 @@ fn it_is_computed_once_for_equal_methods_and_not_for_blind_ones() {
 
 #[test]
 fn other_instructions_have_a_map_of_their_own() {
-    let mut story = methodical();
+    let mut story = Story::ready();
     story.state.choose_model_file("/other.gguf".into());
     story.hear(model("/other.gguf"));
     for (instructions, computed) in [("", true), ("", false), ("In German.", true)] {
@@ -117,7 +92,7 @@ fn other_instructions_have_a_map_of_their_own() {
 
 #[test]
 fn a_question_comes_first_and_it_is_computed_afterwards() {
-    let mut story = methodical();
+    let mut story = Story::ready();
     let turn = answer(&mut story, "snapkv", None);
     let (first, ..) = neutral(&mut story).expect("sent");
     // The worker stops it for the question.
@@ -144,7 +119,7 @@ fn a_question_comes_first_and_it_is_computed_afterwards() {
 
 #[test]
 fn a_failure_is_not_repeated_and_a_damaged_map_is_refused() {
-    let mut story = methodical();
+    let mut story = Story::ready();
     answer(&mut story, "snapkv", None);
     let (ticket, ..) = neutral(&mut story).expect("sent");
     let now = story.now;

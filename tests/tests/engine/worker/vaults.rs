@@ -13,7 +13,7 @@ use super::{QUESTION, failure};
 /// A worker with the built-in model and the sample open, and with vaults in `folder`.
 fn start(folder: &Path) -> Worker {
     let mut worker = Worker::start_with(&[("KEPT_VAULTS", folder.to_str().expect("UTF-8"))]);
-    worker.find(|reply| matches!(reply, Reply::Hello { .. }));
+    worker.find(|reply| matches!(reply, Reply::Hello));
     worker.say(&open_model("mini"));
     worker.say(&Request::OpenDocument { path: sample() });
     worker.find(|reply| matches!(reply, Reply::Tokens { .. }));
