@@ -4,21 +4,14 @@
 
 use std::process::ExitCode;
 
-use kept_app::arguments::{self, CommandLine};
+use clap::Parser;
+use kept_app::arguments::Arguments;
 use kept_app::window;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
 
 fn main() -> ExitCode {
-    let folder = std::env::current_dir().unwrap_or_default();
-    let arguments = match arguments::parse(std::env::args_os().skip(1), &folder) {
-        Ok(CommandLine::Window(arguments)) => arguments,
-        Ok(CommandLine::Help) => return print(arguments::HELP),
-        Ok(CommandLine::Version) => {
-            return print(concat!("kept-app ", env!("CARGO_PKG_VERSION"), "\n"));
-        }
-        Err(error) => return refuse(&error, 2),
-    };
+    let arguments = Arguments::parse();
     if let Err(error) = start_log() {
         return refuse(&error, 2);
     }
@@ -47,14 +40,6 @@ fn start_log() -> Result<(), String> {
         .with(lines)
         .init();
     Ok(())
-}
-
-fn print(text: &str) -> ExitCode {
-    use std::io::Write;
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
-    }
 }
 
 fn refuse(error: &str, code: u8) -> ExitCode {

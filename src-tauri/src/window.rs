@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::Parser;
 use kept_engine::{MINI, model_path};
 use kept_hub::{Finder, HubError};
 use tauri::window::Color;
@@ -12,7 +13,7 @@ use tauri::{
 };
 use tokio::sync::mpsc;
 
-use crate::arguments::{self, Arguments, CommandLine, NamedModel};
+use crate::arguments::Arguments;
 use crate::commands::{self, DialogOpen};
 use crate::contract::{NoticeKind, Place, Theme};
 use crate::effects::{Effects, Frame};
@@ -163,7 +164,8 @@ pub fn run(arguments: Arguments) -> Result<(), WindowError> {
     let (effects, library) = open_state(app.path().app_data_dir().map_err(WindowError::from))?;
     app.manage(effects.clone());
     app.manage(library);
-    open_arguments(&effects, arguments);
+    let folder = std::env::current_dir().unwrap_or_default();
+    open_arguments(&effects, arguments, &folder);
     let theme = effects.with(|state| state.settings().theme);
     effects.set_frame(frame(show(&app, theme)?));
     app.run(move |_, event| match event {
@@ -311,39 +313,35 @@ pub fn start(
 }
 
 /// The file of a model; a name that fits no model or several is refused. Of a missing file, opening says so.
-fn file_of(model: NamedModel) -> Result<PathBuf, HubError> {
-    if model.file.exists() {
-        return Ok(drop::absolute(model.file));
+fn file_of(model: &Path, folder: &Path) -> Result<PathBuf, HubError> {
+    let file = drop::absolute(folder.join(model));
+    if file.exists() {
+        return Ok(file);
     }
-    let name = model.name.to_string_lossy();
+    let name = model.to_string_lossy();
     if let Some(built_in) = (name == MINI).then(|| model_path(MINI).ok()).flatten() {
         return Ok(built_in);
     }
     match Finder::from_env()?.choose(&name) {
-        Err(_) if model.file.extension().is_some_and(|end| end == "gguf") => {
-            Ok(drop::absolute(model.file))
-        }
+        Err(_) if file.extension().is_some_and(|end| end == "gguf") => Ok(file),
         found => found,
     }
 }
 
-fn open_arguments(effects: &Effects, arguments: Arguments) {
+/// Opens what the arguments name; relative paths begin at `folder`.
+fn open_arguments(effects: &Effects, arguments: Arguments, folder: &Path) {
     effects.with(|state| {
-        match arguments.model.map(file_of).transpose() {
-            Ok(Some(file)) => state.choose_model_file(file),
-            Ok(None) => {}
-            Err(error) => {
+        match arguments.model.map(|model| file_of(&model, folder)) {
+            Some(Ok(file)) => state.choose_model_file(file),
+            None => {}
+            Some(Err(error)) => {
                 let said = messages::as_sentence(&error.to_string());
                 state.notice(NoticeKind::Error, Place::Model, said);
             }
         }
-        state.open_paths(
-            arguments
-                .documents
-                .into_iter()
-                .map(drop::absolute)
-                .collect(),
-        );
+        let documents = arguments.documents.iter();
+        let documents = documents.map(|document| drop::absolute(folder.join(document)));
+        state.open_paths(documents.collect());
     });
 }
 
@@ -357,14 +355,11 @@ fn files_of(urls: &[tauri::Url]) -> Vec<PathBuf> {
 
 /// Kept was started a second time: the open window takes the arguments and comes to the front.
 fn second_start<R: Runtime>(app: &AppHandle<R>, words: Vec<String>, folder: String) {
-    let words = words.into_iter().skip(1).map(std::ffi::OsString::from);
     if let Some(effects) = app.try_state::<Arc<Effects>>() {
-        match arguments::parse(words, Path::new(&folder)) {
-            Ok(CommandLine::Window(arguments)) => open_arguments(&effects, arguments),
-            Ok(_) => {}
-            Err(error) => effects.with(|state| {
-                state.notice(NoticeKind::Error, Place::Document, format!("{error}."))
-            }),
+        match Arguments::try_parse_from(words) {
+            Ok(arguments) => open_arguments(&effects, arguments, Path::new(&folder)),
+            // The second program has parsed them, too.
+            Err(error) => tracing::warn!(%error, "the arguments of a second start"),
         }
     }
     if let Some(window) = app.get_webview_window("main") {
