@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use anyhow::anyhow;
-use kept_engine::documents::{Document, DocumentError, Recognition};
+use kept_engine::documents::{Document, DocumentError, Recognition, Why};
 use kept_engine::kernels::Stop;
 use kept_engine::vault::VaultUse;
 use kept_engine::{
@@ -146,17 +146,17 @@ pub fn open_documents(paths: &[PathBuf], how: &OpenArguments) -> anyhow::Result<
             true => Document::open_with(path, &shown, password),
             false => recognise(path, &shown, &how.recognise),
         };
-        opened.map_err(|error| match error {
-            DocumentError::PdfEncrypted { .. } if !how.recognise.is_empty() => anyhow!(
+        opened.map_err(|error| match error.why {
+            Why::PdfEncrypted if !how.recognise.is_empty() => anyhow!(
                 "{shown} is protected by a password: save a copy without one in a PDF viewer, and have that recognised"
             ),
-            DocumentError::PdfEncrypted { .. } => {
+            Why::PdfEncrypted => {
                 anyhow!("{shown} is protected by a password: give it with --password")
             }
-            error if error.pages_to_recognise().is_some() => anyhow!(
+            _ if error.pages_to_recognise().is_some() => anyhow!(
                 "{error}; with --recognise eng, or another language, Kept does so where tesseract is installed"
             ),
-            error => error.into(),
+            _ => error.into(),
         })
     };
     let documents = paths.iter().map(open);

@@ -23,7 +23,7 @@ pub fn table_rows(document: &Document, answer: &Answer) -> Vec<TableRow> {
         return Vec::new();
     }
     let of_page = |page: &Page| {
-        let noun = document.page_kind_at(page.range.start).noun();
+        let noun = document.page_noun_at(page.range.start);
         match document.part_of(page.range.start) {
             Some(part) => format!("{}, {noun} {}", part.document.name, page.number),
             None => format!("{noun} {}", page.number),

@@ -10,7 +10,7 @@ use kept_sandbox::{Failure, Limits, Task};
 use serde::{Deserialize, Serialize};
 
 use crate::found::{Found, Source};
-use crate::{DocumentError, extract, pdf, sniff};
+use crate::{Why, extract, pdf, sniff};
 
 /// Address space to read a file, in bytes, and in addition per byte of the file.
 const MEMORY: (u64, u64) = (768 << 20, 4);
@@ -32,13 +32,13 @@ struct Request {
     password: Option<String>,
 }
 
-/// The text of a document. `name` is used in error messages; `password` opens an encrypted PDF.
+/// The text of a document. The extension of `name` is a hint for the format; `password` opens an encrypted PDF.
 pub(crate) fn read(
     name: &str,
     source: Source,
     password: Option<&str>,
     bytes: Vec<u8>,
-) -> Result<Found, DocumentError> {
+) -> Result<Found, Why> {
     let request = Request {
         name: name.to_owned(),
         source,
@@ -54,23 +54,20 @@ pub(crate) fn read(
         seconds: SECONDS.0 + size / SECONDS.1,
         reply: REPLY_BYTES,
     };
-    let name = request.name;
     match kept_sandbox::run(READING.name, &[&head, &bytes], limits) {
-        Ok(reply) => parse_reply(reply).unwrap_or_else(|| {
-            let why = kept_sandbox::Exceeded::Senseless;
-            Err(DocumentError::Exceeded { name, why })
-        }),
-        Err(Failure::Exceeded(why)) => Err(DocumentError::Exceeded { name, why }),
-        Err(why) => Err(DocumentError::NotStarted { name, why }),
+        Ok(reply) => {
+            parse_reply(reply).unwrap_or(Err(Why::Exceeded(kept_sandbox::Exceeded::Senseless)))
+        }
+        Err(Failure::Exceeded(why)) => Err(Why::Exceeded(why)),
+        Err(why) => Err(Why::NotStarted(why)),
     }
 }
 
-fn read_here(request: Request, bytes: Vec<u8>) -> Result<Found, DocumentError> {
-    let name = request.name.as_str();
+fn read_here(request: Request, bytes: Vec<u8>) -> Result<Found, Why> {
     match request.source {
-        Source::Pdf => pdf::read(name, request.password, bytes),
-        Source::Archive => extract::read(name, sniff::archive(name, &bytes)?, &bytes),
-        Source::Markup(format) => extract::read(name, format, &bytes),
+        Source::Pdf => pdf::read(request.password, bytes),
+        Source::Archive => extract::read(sniff::archive(&request.name, &bytes)?, &bytes),
+        Source::Markup(format) => extract::read(format, &bytes),
     }
 }
 
@@ -89,8 +86,8 @@ fn work(mut request: Vec<u8>) -> Vec<u8> {
 }
 
 /// A reply; `None` if it is none. It comes from a process that a hostile file may have taken over.
-fn parse_reply(mut reply: Vec<u8>) -> Option<Result<Found, DocumentError>> {
-    let mut found: Result<Found, DocumentError> = take_head(&mut reply)?;
+fn parse_reply(mut reply: Vec<u8>) -> Option<Result<Found, Why>> {
+    let mut found: Result<Found, Why> = take_head(&mut reply)?;
     if let Ok(found) = &mut found {
         found.text = String::from_utf8(reply).ok()?;
         let mut end = found.pages.first().map_or(0, |page| page.range.start);
@@ -158,7 +155,7 @@ mod tests {
                 pages,
                 ..Found::default()
             };
-            let found: Result<Found, DocumentError> = Ok(found);
+            let found: Result<Found, Why> = Ok(found);
             let reply = [&head(&found)[..], "aüb".as_bytes()].concat();
             assert!(parse_reply(reply).is_none());
         }

@@ -14,9 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::confined;
 use crate::found::Source;
 use crate::sniff::Sniffed;
-use crate::{
-    DocumentError, Format, Heading, PageKind, Part, extract, outline, passage, sniff, text,
-};
+use crate::{DocumentError, Format, Heading, Part, Why, extract, outline, passage, sniff, text};
 
 /// The largest file that Kept opens, in bytes: 512 MiB.
 ///
@@ -68,11 +66,11 @@ impl Kind {
         }
     }
 
-    /// What the pages of such a document are called.
-    pub fn page_kind(&self) -> PageKind {
+    /// What a page of such a document is called: "page", "slide", "sheet" or "chapter".
+    pub fn page_noun(&self) -> &'static str {
         match self {
-            Kind::Extracted { format } => format.page_kind(),
-            _ => PageKind::Page,
+            Kind::Extracted { format } => format.page_noun(),
+            _ => "page",
         }
     }
 }
@@ -89,7 +87,7 @@ impl From<Kind> for String {
     }
 }
 
-/// A page of a document that has pages, or a slide, a sheet or a chapter: see [`Document::page_kind_at`].
+/// A page of a document that has pages, or a slide, a sheet or a chapter: see [`Document::page_noun_at`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     /// Index of the page in the file, from 1. Not the number printed on the page. Sheets and chapters without text do
@@ -171,18 +169,17 @@ impl Document {
     /// [`Document::open`] with `shown` as the file's name in error messages, and with the password of an encrypted PDF.
     ///
     /// # Errors
-    /// As [`Document::open`]. [`DocumentError::PdfEncrypted`] without a password, [`DocumentError::PdfPassword`] with one
+    /// As [`Document::open`]. [`Why::PdfEncrypted`] without a password, [`Why::PdfPassword`] with one
     /// that does not open the file.
     pub fn open_with(
         path: &Path,
         shown: &str,
         password: Option<&str>,
     ) -> Result<Self, DocumentError> {
-        let shown = shown.to_owned();
-        let bytes = read(path, &shown)?;
+        let bytes = read(path).map_err(|why| why.about(shown))?;
         let name = path
             .file_name()
-            .map_or_else(|| shown.clone(), |n| n.to_string_lossy().into_owned());
+            .map_or_else(|| shown.to_owned(), |n| n.to_string_lossy().into_owned());
         Self::decode(name, shown, password, bytes)
     }
 
@@ -195,11 +192,8 @@ impl Document {
         shown: &str,
         password: Option<&str>,
     ) -> Result<Self, DocumentError> {
-        let bytes = read_all(source, 0, shown, |source| DocumentError::Read {
-            name: shown.to_owned(),
-            source,
-        })?;
-        Self::decode(shown.to_owned(), shown.to_owned(), password, bytes)
+        let bytes = read_all(source, 0, Why::Read).map_err(|why| why.about(shown))?;
+        Self::decode(shown.to_owned(), shown, password, bytes)
     }
 
     /// Decodes a document from memory. The extension of `name` is a hint for the format.
@@ -208,33 +202,40 @@ impl Document {
     /// A [`DocumentError`] if the bytes are too many, or are in no format that Kept reads.
     pub fn from_bytes(name: impl Into<String>, bytes: Vec<u8>) -> Result<Self, DocumentError> {
         let name = name.into();
-        let size = bytes.len() as u64;
-        if size > MAX_SOURCE_BYTES {
-            return Err(too_large(&name, size));
-        }
-        Self::decode(name.clone(), name, None, bytes)
+        check_size(bytes.len() as u64).map_err(|why| why.about(&name))?;
+        Self::decode(name.clone(), &name, None, bytes)
     }
 
     /// `shown` is the file's name in error messages.
     fn decode(
         name: String,
-        shown: String,
+        shown: &str,
         password: Option<&str>,
         bytes: Vec<u8>,
     ) -> Result<Self, DocumentError> {
         let source_bytes = bytes.len() as u64;
-        let document = match sniff::sniff(&shown, &bytes)? {
+        let document = Self::parse(shown, password, bytes).map_err(|why| why.about(shown))?;
+        Ok(Self {
+            name,
+            source_bytes,
+            ..document
+        })
+    }
+
+    /// The text and its pages. The extension of `shown` is a hint for the format.
+    fn parse(shown: &str, password: Option<&str>, bytes: Vec<u8>) -> Result<Self, Why> {
+        Ok(match sniff::sniff(shown, &bytes)? {
             Sniffed::Text(kind) => {
-                let decoded = text::decode(&shown, bytes)?;
+                let decoded = text::decode(bytes)?;
                 Self {
                     kind,
                     ..Self::of_text(decoded)
                 }
             }
             Sniffed::Parsed(Source::Markup(format)) if extract::is_text(format) => {
-                let mut decoded = extract::decode(&shown, format, bytes)?;
+                let mut decoded = extract::decode(format, bytes)?;
                 let text = std::mem::take(&mut decoded.text).into_bytes();
-                let found = confined::read(&shown, Source::Markup(format), None, text)?;
+                let found = confined::read(shown, Source::Markup(format), None, text)?;
                 Self {
                     kind: Kind::Extracted { format },
                     text: found.text,
@@ -243,7 +244,7 @@ impl Document {
                 }
             }
             Sniffed::Parsed(source) => {
-                let found = confined::read(&shown, source, password, bytes)?;
+                let found = confined::read(shown, source, password, bytes)?;
                 let kind = (found.format).map_or(Kind::Pdf, |format| Kind::Extracted { format });
                 Self {
                     encoding: if kind == Kind::Pdf { "PDF" } else { "UTF-8" }.into(),
@@ -256,11 +257,6 @@ impl Document {
                     ..Self::empty()
                 }
             }
-        };
-        Ok(Self {
-            name,
-            source_bytes,
-            ..document
         })
     }
 
@@ -292,8 +288,8 @@ impl Document {
     }
 
     /// What the page that contains byte `byte` is called: a page, a slide, a sheet or a chapter.
-    pub fn page_kind_at(&self, byte: usize) -> PageKind {
-        self.kind_at(byte).page_kind()
+    pub fn page_noun_at(&self, byte: usize) -> &'static str {
+        self.kind_at(byte).page_noun()
     }
 
     /// The kind of the document, or of the joined document, that contains byte `byte`.
@@ -350,53 +346,44 @@ impl Document {
 }
 
 /// Reads a regular file of at most [`MAX_SOURCE_BYTES`].
-fn read(path: &Path, shown: &str) -> Result<Vec<u8>, DocumentError> {
-    let name = || shown.to_owned();
+fn read(path: &Path) -> Result<Vec<u8>, Why> {
     let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => DocumentError::Missing(name()),
-        io::ErrorKind::PermissionDenied => DocumentError::NoPermission(name()),
-        io::ErrorKind::IsADirectory => DocumentError::Folder(name()),
-        _ => DocumentError::Read {
-            name: name(),
-            source,
-        },
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Why::Missing,
+        io::ErrorKind::PermissionDenied => Why::NoPermission,
+        io::ErrorKind::IsADirectory => Why::Folder,
+        _ => Why::Read(source),
     };
     // Check before opening: opening a pipe without a writer blocks for ever.
     let metadata = path.metadata().map_err(failed)?;
     if metadata.is_dir() {
-        return Err(DocumentError::Folder(name()));
+        return Err(Why::Folder);
     }
     if !metadata.is_file() {
-        return Err(DocumentError::NotAFile(name()));
+        return Err(Why::NotAFile);
     }
-    if metadata.len() > MAX_SOURCE_BYTES {
-        return Err(too_large(shown, metadata.len()));
-    }
+    check_size(metadata.len())?;
     let file = File::open(path).map_err(failed)?;
-    read_all(file, metadata.len() as usize, shown, failed)
+    read_all(file, metadata.len() as usize, failed)
 }
 
 /// All bytes of a source of about `expected` bytes.
 fn read_all(
     source: impl Read,
     expected: usize,
-    shown: &str,
-    failed: impl Fn(io::Error) -> DocumentError,
-) -> Result<Vec<u8>, DocumentError> {
+    failed: impl Fn(io::Error) -> Why,
+) -> Result<Vec<u8>, Why> {
     let mut bytes = Vec::with_capacity(expected + 1);
     // One byte above the limit, because a file can grow after its size was checked.
     let mut source = source.take(MAX_SOURCE_BYTES + 1);
     source.read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > MAX_SOURCE_BYTES {
-        return Err(too_large(shown, bytes.len() as u64));
-    }
+    check_size(bytes.len() as u64)?;
     Ok(bytes)
 }
 
-fn too_large(name: &str, bytes: u64) -> DocumentError {
-    DocumentError::TooLarge {
-        name: name.to_owned(),
-        bytes,
-        limit: MAX_SOURCE_BYTES,
+fn check_size(bytes: u64) -> Result<(), Why> {
+    let limit = MAX_SOURCE_BYTES;
+    match bytes > limit {
+        true => Err(Why::TooLarge { bytes, limit }),
+        false => Ok(()),
     }
 }

@@ -36,7 +36,7 @@ use archive::Archive;
 pub(crate) use archive::Content;
 
 use crate::found::Found;
-use crate::{DocumentError, Format, guarded, text};
+use crate::{Format, Why, guarded, text};
 
 /// Stack size of the thread, in bytes. Readers recurse once per nested element, to the depth that `xml` allows.
 const STACK_BYTES: usize = 32 << 20;
@@ -61,31 +61,22 @@ pub(crate) enum Failure {
 pub(crate) type ExtractResult<T> = Result<T, Failure>;
 
 /// What a ZIP archive contains: by its parts, not by its name.
-///
-/// # Errors
-/// A [`Failure`] if the parts cannot be read.
 pub(crate) fn content(bytes: &[u8]) -> ExtractResult<Content> {
     let found = guarded::run(STACK_BYTES, || content::content(bytes));
     let senseless = Err(Failure::Damaged(SENSELESS));
     found.ok().flatten().unwrap_or(senseless)
 }
 
-/// Extracts the text of a document in `format`; of formats that are text, from the decoded text. `name` is used in error
-/// messages.
-pub(crate) fn read(name: &str, format: Format, bytes: &[u8]) -> Result<Found, DocumentError> {
-    let found = guarded::run(STACK_BYTES, || written(format, bytes));
-    let found = found.map_err(|source| DocumentError::Read {
-        name: name.to_owned(),
-        source,
-    })?;
+/// Extracts the text of a document in `format`; of formats that are text, from the decoded text.
+pub(crate) fn read(format: Format, bytes: &[u8]) -> Result<Found, Why> {
+    let found = guarded::run(STACK_BYTES, || written(format, bytes)).map_err(Why::Read)?;
     let senseless = Err(Failure::Damaged(SENSELESS));
     let written = found
         .unwrap_or(senseless)
-        .map_err(|failure| failure.of(name, format))?;
+        .map_err(|failure| failure.of(format))?;
     let (text, pages) = written.finish();
     if text.trim().is_empty() {
-        return Err(DocumentError::WithoutText {
-            name: name.to_owned(),
+        return Err(Why::WithoutText {
             format: format.described().into(),
         });
     }
@@ -122,31 +113,24 @@ pub(crate) fn is_text(format: Format) -> bool {
 }
 
 /// The decoded text of a file in a format that is text.
-pub(crate) fn decode(
-    name: &str,
-    format: Format,
-    bytes: Vec<u8>,
-) -> Result<text::Decoded, DocumentError> {
+pub(crate) fn decode(format: Format, bytes: Vec<u8>) -> Result<text::Decoded, Why> {
     match html::declared_encoding(&bytes) {
         Some(encoding) if format == Format::Html => Ok(text::decode_as(encoding, &bytes)),
-        _ => text::decode(name, bytes),
+        _ => text::decode(bytes),
     }
 }
 
 impl Failure {
-    /// The error about the file `name`.
-    pub(crate) fn of(self, name: &str, format: Format) -> DocumentError {
-        let name = name.to_owned();
-        let format = format.described().into();
+    /// The error about a file in `format`.
+    pub(crate) fn of(self, format: Format) -> Why {
         match self {
-            Failure::Damaged(reason) => DocumentError::Damaged {
-                name,
-                format,
+            Failure::Damaged(reason) => Why::Damaged {
+                format: format.described().into(),
                 reason: reason.into(),
             },
-            Failure::TooMuch(limit) => DocumentError::TooMuchText { name, limit },
-            Failure::Locked => DocumentError::Locked(name),
-            Failure::Protected => DocumentError::Protected(name),
+            Failure::TooMuch(limit) => Why::TooMuchText { limit },
+            Failure::Locked => Why::Locked,
+            Failure::Protected => Why::Protected,
         }
     }
 }

@@ -28,36 +28,20 @@ pub enum Format {
     Subtitles,
 }
 
-/// What the pages of a document are called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum PageKind {
-    /// A page of paper.
-    #[default]
-    Page,
-    /// A slide of a presentation.
-    Slide,
-    /// A sheet of a workbook.
-    Sheet,
-    /// A chapter of a book.
-    Chapter,
-}
-
 /// The formats in the order of the enum: the stored name, the name for a sentence, and what the pages are called.
-const FORMATS: [(Format, &str, &str, PageKind); 10] = {
+const FORMATS: [(Format, &str, &str, &str); 10] = {
     use Format::*;
-    use PageKind::*;
     [
-        (Docx, "DOCX", "a Word document", Page),
-        (Odt, "ODT", "an OpenDocument text", Page),
-        (Pptx, "PPTX", "a PowerPoint presentation", Slide),
-        (Odp, "ODP", "an OpenDocument presentation", Slide),
-        (Xlsx, "XLSX", "an Excel workbook", Sheet),
-        (Ods, "ODS", "an OpenDocument spreadsheet", Sheet),
-        (Epub, "EPUB", "an EPUB book", Chapter),
-        (Html, "HTML", "a web page", Page),
-        (Email, "e-mail", "an e-mail", Page),
-        (Subtitles, "subtitles", "a subtitle file", Page),
+        (Docx, "DOCX", "a Word document", "page"),
+        (Odt, "ODT", "an OpenDocument text", "page"),
+        (Pptx, "PPTX", "a PowerPoint presentation", "slide"),
+        (Odp, "ODP", "an OpenDocument presentation", "slide"),
+        (Xlsx, "XLSX", "an Excel workbook", "sheet"),
+        (Ods, "ODS", "an OpenDocument spreadsheet", "sheet"),
+        (Epub, "EPUB", "an EPUB book", "chapter"),
+        (Html, "HTML", "a web page", "page"),
+        (Email, "e-mail", "an e-mail", "page"),
+        (Subtitles, "subtitles", "a subtitle file", "page"),
     ]
 };
 
@@ -78,20 +62,8 @@ impl Format {
         FORMATS[self as usize].2
     }
 
-    /// What the pages of this format are called. Formats without pages have [`PageKind::Page`].
-    pub fn page_kind(self) -> PageKind {
+    /// What a page of this format is called: "page", "slide", "sheet" or "chapter". Formats without pages have "page".
+    pub(crate) fn page_noun(self) -> &'static str {
         FORMATS[self as usize].3
-    }
-}
-
-impl PageKind {
-    /// The noun in lower case: "page", "slide", "sheet", "chapter".
-    pub fn noun(self) -> &'static str {
-        match self {
-            PageKind::Page => "page",
-            PageKind::Slide => "slide",
-            PageKind::Sheet => "sheet",
-            PageKind::Chapter => "chapter",
-        }
     }
 }

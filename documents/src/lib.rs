@@ -24,33 +24,26 @@ mod extract;
 mod format;
 mod found;
 mod guarded;
-#[cfg(feature = "pdf")]
 mod hyphens;
 mod joined;
 mod outline;
 mod passage;
-#[cfg_attr(not(feature = "pdf"), path = "no_pdf.rs")]
 mod pdf;
-#[cfg(feature = "pdf")]
 mod pdf_bookmarks;
-#[cfg(feature = "pdf")]
 mod pdf_content;
-#[cfg(feature = "pdf")]
 mod pdf_headings;
-#[cfg(feature = "pdf")]
 mod pdf_layout;
 #[cfg(feature = "pdf")]
 mod pdf_tables;
 mod recognise;
-#[cfg(feature = "pdf")]
 mod running_heads;
 mod sniff;
 mod text;
 
 pub use confined::READING;
 pub use document::{Document, Kind, MAX_SOURCE_BYTES, Page};
-pub use error::DocumentError;
-pub use format::{Format, PageKind};
+pub use error::{DocumentError, Why};
+pub use format::Format;
 pub use joined::Part;
 pub use outline::{Heading, outline, shorten};
 pub use passage::sentences;

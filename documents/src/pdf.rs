@@ -5,6 +5,7 @@
 //! after a timeout, and the amount of text is limited. `pdf_content` cleans each page before it is drawn; `pdf_layout`
 //! arranges the drawn glyphs into lines.
 
+use std::borrow::Cow;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,7 @@ use pdf_extract::{
 use crate::found::{BETWEEN_PAGES, Found};
 use crate::pdf_bookmarks::{self, Bookmark};
 use crate::pdf_headings::{self, Sizes};
-use crate::{DocumentError, Page, guarded, hyphens, pdf_content, pdf_layout, running_heads};
+use crate::{Page, Why, guarded, hyphens, pdf_content, pdf_layout, running_heads};
 
 /// Timeout for loading the file, and for each page. A page takes milliseconds; the margin is for slow machines.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,42 +38,25 @@ enum Progress {
     },
     /// The page's text, and whether it may show an image.
     Page(Result<(pdf_layout::PageText, bool), ()>),
-    Failed(Failure),
-}
-
-enum Failure {
-    Encrypted,
-    Broken(String),
+    Failed(Why),
 }
 
 /// Extracts the text and the pages of a PDF, which `password` opens if it is encrypted.
-pub(crate) fn read(
-    name: &str,
-    password: Option<String>,
-    bytes: Vec<u8>,
-) -> Result<Found, DocumentError> {
+pub(crate) fn read(password: Option<String>, bytes: Vec<u8>) -> Result<Found, Why> {
     let stop = Arc::new(AtomicBool::new(false));
     let (sender, receiver) = mpsc::channel();
     let stop_reading = stop.clone();
-    let typed = password.is_some();
     guarded::thread(STACK_BYTES)
         .spawn(move || extract(&bytes, password.as_deref(), &sender, &stop_reading))
-        .map_err(|source| DocumentError::Read {
-            name: name.to_owned(),
-            source,
-        })?;
-    let received = receive(name, typed, &receiver);
+        .map_err(Why::Read)?;
+    let received = receive(&receiver);
     // A thread cannot be killed; this one stops at the next glyph it draws.
     stop.store(true, Ordering::Relaxed);
-    received?.checked(name)
+    received?.checked()
 }
 
-/// Receives all pages. `typed`: a password was given.
-fn receive(
-    name: &str,
-    typed: bool,
-    receiver: &Receiver<Progress>,
-) -> Result<Received, DocumentError> {
+/// Receives all pages.
+fn receive(receiver: &Receiver<Progress>) -> Result<Received, Why> {
     let mut received = Received::default();
     let mut count = None;
     while count != Some(received.pages.len()) {
@@ -84,38 +68,28 @@ fn receive(
             Ok(Progress::Page(page)) => {
                 received.add(page);
                 if received.bytes > MAX_TEXT_BYTES {
-                    return Err(DocumentError::TooMuchText {
-                        name: name.to_owned(),
+                    return Err(Why::TooMuchText {
                         limit: MAX_TEXT_BYTES as u64,
                     });
                 }
             }
-            Ok(Progress::Failed(Failure::Encrypted)) => {
-                let name = name.to_owned();
-                return Err(match typed {
-                    true => DocumentError::PdfPassword(name),
-                    false => DocumentError::PdfEncrypted(name),
-                });
-            }
-            Ok(Progress::Failed(Failure::Broken(reason))) => return Err(broken(name, &reason)),
+            Ok(Progress::Failed(why)) => return Err(why),
             Err(RecvTimeoutError::Timeout) => {
-                return Err(DocumentError::PdfTooSlow {
-                    name: name.to_owned(),
+                return Err(Why::PdfTooSlow {
                     seconds: TIMEOUT.as_secs(),
                 });
             }
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(broken(name, "its structure makes no sense"));
+                return Err(broken("its structure makes no sense"));
             }
         }
     }
     Ok(received)
 }
 
-fn broken(name: &str, reason: &str) -> DocumentError {
-    DocumentError::PdfBroken {
-        name: name.to_owned(),
-        reason: reason.to_owned(),
+fn broken(reason: impl Into<Cow<'static, str>>) -> Why {
+    Why::PdfBroken {
+        reason: reason.into(),
     }
 }
 
@@ -183,21 +157,20 @@ impl Received {
     }
 
     /// The text, if it is readable.
-    fn checked(mut self, name: &str) -> Result<Found, DocumentError> {
+    fn checked(mut self) -> Result<Found, Why> {
         let found = self.joined();
         let pages = found.pages.len();
         if pages == 0 {
-            return Err(broken(name, "it has no pages"));
+            return Err(broken("it has no pages"));
         }
         if found.unread.len() == pages {
-            return Err(broken(name, "none of its pages could be read"));
+            return Err(broken("none of its pages could be read"));
         }
-        let name = name.to_owned();
         if found.text.trim().is_empty() {
-            return Err(DocumentError::PdfWithoutText { name, pages });
+            return Err(Why::PdfWithoutText { pages });
         }
         if self.nameless * 3 > self.letters {
-            return Err(DocumentError::PdfUnreadableFonts { name, pages });
+            return Err(Why::PdfUnreadableFonts { pages });
         }
         Ok(found)
     }
@@ -207,8 +180,8 @@ impl Received {
 fn extract(bytes: &[u8], password: Option<&str>, sender: &Sender<Progress>, stop: &AtomicBool) {
     let mut pdf = match load(bytes, password) {
         Ok(pdf) => pdf,
-        Err(failure) => {
-            let _ = sender.send(Progress::Failed(failure));
+        Err(why) => {
+            let _ = sender.send(Progress::Failed(why));
             return;
         }
     };
@@ -233,10 +206,14 @@ fn extract(bytes: &[u8], password: Option<&str>, sender: &Sender<Progress>, stop
 }
 
 /// Loads the file, and decrypts it by an empty password or by `password`, the reader's; of AES-256 also the owner's.
-fn load(bytes: &[u8], password: Option<&str>) -> Result<Pdf, Failure> {
+fn load(bytes: &[u8], password: Option<&str>) -> Result<Pdf, Why> {
+    let encrypted = || match password {
+        Some(_) => Why::PdfPassword,
+        None => Why::PdfEncrypted,
+    };
     let fail = |error: PdfError| match error {
-        PdfError::InvalidPassword | PdfError::Decryption(_) => Failure::Encrypted,
-        other => Failure::Broken(reason(&other)),
+        PdfError::InvalidPassword | PdfError::Decryption(_) => encrypted(),
+        other => broken(reason(&other)),
     };
     // File offsets count from the `%PDF-` mark, which other bytes may precede.
     let head = bytes.windows(5).position(|w| w == b"%PDF-");
@@ -245,7 +222,7 @@ fn load(bytes: &[u8], password: Option<&str>) -> Result<Pdf, Failure> {
     let mut pdf = Pdf::load_mem_with_options(bytes, options).map_err(fail)?;
     // What is encrypted now is so without a password: the file was not decrypted.
     if pdf.is_encrypted() {
-        return Err(Failure::Encrypted);
+        return Err(encrypted());
     }
     pdf_content::drop_images_and_bombs(&mut pdf);
     // A damaged table of contents names fewer objects than there are, and the next one would replace one of them: a page

@@ -17,7 +17,7 @@ use kept_sandbox::Limits;
 use tempfile::TempDir;
 
 use crate::found::{BETWEEN_PAGES, Found};
-use crate::{Document, DocumentError, Kind, Page};
+use crate::{Document, DocumentError, Kind, Page, Why};
 
 /// The programs, in the order in which they work.
 const PROGRAMS: [&str; 2] = ["pdftoppm", "tesseract"];
@@ -66,17 +66,14 @@ impl Document {
     /// [`Document::open_with`], with recognised text on the pages of a PDF that have none, or as the text of an image.
     ///
     /// # Errors
-    /// As [`Document::open_with`], and [`DocumentError::Recognition`].
+    /// As [`Document::open_with`], and [`Why::Recognition`].
     pub fn recognise(
         path: &Path,
         shown: &str,
         recognition: &Recognition<'_>,
     ) -> Result<Self, DocumentError> {
         let opened = Self::open_with(path, shown, None);
-        let fail = |why| DocumentError::Recognition {
-            name: shown.to_owned(),
-            why,
-        };
+        let fail = |why| Why::Recognition(why).about(shown);
         let (pages, kind): (Vec<String>, _) = match &opened {
             Ok(document) if document.kind != Kind::Pdf => return opened,
             Ok(document) => {
@@ -88,7 +85,7 @@ impl Document {
                 let Some(pages) = error.pages_to_recognise() else {
                     return opened;
                 };
-                let is_image = matches!(error, DocumentError::Image { .. });
+                let is_image = matches!(error.why, Why::Image { .. });
                 let kind = if is_image { Kind::PlainText } else { Kind::Pdf };
                 (vec![String::new(); pages], kind)
             }
@@ -141,9 +138,8 @@ impl Document {
         recognition: &Recognition<'_>,
     ) -> Result<Self, DocumentError> {
         let name = name.into();
-        let fail = |error: std::io::Error| DocumentError::Recognition {
-            name: name.clone(),
-            why: Unrecognised::Failed(error.to_string()),
+        let fail = |error: std::io::Error| {
+            Why::Recognition(Unrecognised::Failed(error.to_string())).about(&name)
         };
         let folder = tempfile::tempdir().map_err(fail)?;
         let path = (folder.path().join("document"))

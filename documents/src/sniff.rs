@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::extract::{self, Content};
 use crate::found::Source;
-use crate::{DocumentError, Format, Kind};
+use crate::{Format, Kind, Why};
 
 const SAVE_AS: &str = "save it as PDF or plain text and open that";
 const UNPACK: &str = "unpack it and open one file inside";
@@ -80,29 +80,20 @@ pub(crate) enum Sniffed {
 /// How a file is read.
 ///
 /// # Errors
-/// A [`DocumentError`] if the format is binary, unsupported or a broken PDF.
-pub(crate) fn sniff(name: &str, bytes: &[u8]) -> Result<Sniffed, DocumentError> {
-    let unsupported = |format: &'static str, remedy: &'static str| {
-        Err(DocumentError::Unsupported {
-            name: name.to_owned(),
-            format: format.into(),
-            remedy: remedy.into(),
-        })
-    };
+/// [`Why`], if the format is binary, unsupported or a broken PDF.
+pub(crate) fn sniff(name: &str, bytes: &[u8]) -> Result<Sniffed, Why> {
     let extension = extension(name);
 
     if is_pdf(bytes, &extension) {
         return Ok(Sniffed::Parsed(Source::Pdf));
     }
     if let Some((_, format)) = IMAGES.iter().find(|(magic, _)| bytes.starts_with(magic)) {
-        return Err(DocumentError::Image {
-            name: name.to_owned(),
+        return Err(Why::Image {
             format: (*format).into(),
         });
     }
     if let Some((_, binary)) = MAGIC.iter().find(|(magic, _)| bytes.starts_with(magic)) {
-        return Err(DocumentError::Binary {
-            name: name.to_owned(),
+        return Err(Why::Binary {
             looks_like: (*binary).into(),
         });
     }
@@ -110,27 +101,26 @@ pub(crate) fn sniff(name: &str, bytes: &[u8]) -> Result<Sniffed, DocumentError> 
         return Ok(Sniffed::Parsed(Source::Archive));
     }
     if bytes.starts_with(COMPOUND) {
-        return Err(compound(name, bytes));
+        return Err(compound(bytes));
     }
     if let Some((_, format, remedy)) = UNSUPPORTED_FORMATS
         .iter()
         .find(|(magic, _, _)| bytes.starts_with(magic))
     {
-        return unsupported(format, remedy);
+        return Err(unsupported(format, remedy));
     }
     if bytes.get(60..68) == Some(b"BOOKMOBI") {
-        return unsupported("a Kindle (MOBI) book", SAVE_AS);
+        return Err(unsupported("a Kindle (MOBI) book", SAVE_AS));
     }
     if extension == "pdf" && opens_like_html(bytes) {
-        return unsupported("a web page", FETCH_AGAIN);
+        return Err(unsupported("a web page", FETCH_AGAIN));
     }
     if let Some(format) = in_text(bytes, &extension) {
         return Ok(Sniffed::Parsed(Source::Markup(format)));
     }
     if extension == "pdf" && !bytes.trim_ascii().is_empty() {
-        return Err(DocumentError::PdfBroken {
-            name: name.to_owned(),
-            reason: "it does not begin with %PDF".to_owned(),
+        return Err(Why::PdfBroken {
+            reason: "it does not begin with %PDF".into(),
         });
     }
     Ok(Sniffed::Text(by_extension(name, &extension)))
@@ -153,22 +143,25 @@ fn extension(name: &str) -> String {
 /// the extension.
 ///
 /// # Errors
-/// A [`DocumentError`] if it is no document that can be read.
-pub(crate) fn archive(name: &str, bytes: &[u8]) -> Result<Format, DocumentError> {
+/// [`Why`], if it is no document that can be read.
+pub(crate) fn archive(name: &str, bytes: &[u8]) -> Result<Format, Why> {
     let (format, remedy) = match extract::content(bytes) {
         Ok(Content::Document(format)) => return Ok(format),
         Ok(Content::Other(format, remedy)) => (format, remedy),
         Ok(Content::Files) => ("a ZIP archive", UNPACK),
         Err(failure) => match named(&extension(name)) {
-            Some(format) => return Err(failure.of(name, format)),
+            Some(format) => return Err(failure.of(format)),
             None => ("a ZIP archive", UNPACK),
         },
     };
-    Err(DocumentError::Unsupported {
-        name: name.to_owned(),
+    Err(unsupported(format, remedy))
+}
+
+fn unsupported(format: &'static str, remedy: &'static str) -> Why {
+    Why::Unsupported {
         format: format.into(),
         remedy: remedy.into(),
-    })
+    }
 }
 
 /// The format of an archive by its extension.
@@ -186,16 +179,15 @@ fn named(extension: &str) -> Option<Format> {
 }
 
 /// Compound files: old Office documents, and new ones with a password. The names of their streams tell which.
-fn compound(name: &str, bytes: &[u8]) -> DocumentError {
+fn compound(bytes: &[u8]) -> Why {
     let has = |stream: &str| {
         let stream: Vec<u8> = stream.encode_utf16().flat_map(u16::to_le_bytes).collect();
         // Each stream has an entry of 128 bytes that begins with its name.
         let mut entries = bytes.chunks(128);
         entries.any(|entry| entry.starts_with(&stream))
     };
-    let name = name.to_owned();
     if has("EncryptedPackage") {
-        return DocumentError::Locked(name);
+        return Why::Locked;
     }
     let (format, remedy) = if has("WordDocument") {
         (
@@ -223,11 +215,7 @@ fn compound(name: &str, bytes: &[u8]) -> DocumentError {
             "save it as DOCX, XLSX or PPTX and open that",
         )
     };
-    DocumentError::Unsupported {
-        name,
-        format: format.into(),
-        remedy: remedy.into(),
-    }
+    unsupported(format, remedy)
 }
 
 /// Whether the first lines are those of an e-mail.

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
 use encoding_rs::{Encoding, ISO_2022_JP, UTF_16BE, UTF_16LE};
 
-use crate::DocumentError;
+use crate::Why;
 
 /// A decoded text and its encoding.
 pub(crate) struct Decoded {
@@ -27,17 +27,12 @@ const SAMPLE_BYTES: usize = 1 << 20;
 const HEAD_BYTES: usize = 8 << 10;
 
 /// Decodes a file that `sniff` classified as text.
-pub(crate) fn decode(name: &str, bytes: Vec<u8>) -> Result<Decoded, DocumentError> {
-    let source_bytes = bytes.len() as u64;
-    let decoded = decode_any(bytes).map_err(|looks_like| DocumentError::Binary {
-        name: name.to_owned(),
+pub(crate) fn decode(bytes: Vec<u8>) -> Result<Decoded, Why> {
+    let decoded = decode_any(bytes).map_err(|looks_like| Why::Binary {
         looks_like: looks_like.into(),
     })?;
     if decoded.text.trim().is_empty() {
-        return Err(DocumentError::Empty {
-            name: name.to_owned(),
-            bytes: source_bytes,
-        });
+        return Err(Why::Empty);
     }
     Ok(decoded)
 }

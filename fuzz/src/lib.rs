@@ -89,7 +89,7 @@ pub fn check(document: &Document) {
     for byte in [0, text.len() / 3, text.len() / 2, text.len()] {
         assert!(text.get(document.passage_at(byte)).is_some());
         document.page_of(byte);
-        document.page_kind_at(byte);
+        document.page_noun_at(byte);
     }
     let mut last = 0;
     for passage in document.passages(0..text.len().min(5_000)) {

@@ -7,7 +7,7 @@ use axum::extract::multipart::MultipartError;
 use axum::extract::rejection::JsonRejection;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use kept_documents::{DocumentError, MAX_SOURCE_BYTES};
+use kept_documents::{DocumentError, MAX_SOURCE_BYTES, Why};
 use kept_engine::EngineError;
 use kept_engine::kernels::format_bytes;
 use serde_json::{Value, json};
@@ -36,9 +36,9 @@ fn body_in_words(rejection: &JsonRejection) -> String {
 
 /// What to send with a document that needs more than its bytes.
 fn remedy(error: &DocumentError) -> &'static str {
-    match error {
-        DocumentError::PdfEncrypted { .. } => "; the form's part \"password\" takes the password",
-        error if error.pages_to_recognise().is_some() => {
+    match error.why {
+        Why::PdfEncrypted => "; the form's part \"password\" takes the password",
+        _ if error.pages_to_recognise().is_some() => {
             "; with a part \"recognise\" of \"eng\", or other languages, Kept does so where tesseract is installed"
         }
         _ => "",

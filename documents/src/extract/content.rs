@@ -5,9 +5,6 @@ use super::{ExtractResult, opc};
 use crate::Format;
 
 /// What a ZIP archive contains: by its parts, not by its name.
-///
-/// # Errors
-/// A [`Failure`] if the parts cannot be read.
 pub(super) fn content(bytes: &[u8]) -> ExtractResult<Content> {
     let mut archive = Archive::open(bytes)?;
     if archive.has("mimetype") {

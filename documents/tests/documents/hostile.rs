@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use kept_documents::{Document, DocumentError, MAX_SOURCE_BYTES};
+use kept_documents::{Document, DocumentError, MAX_SOURCE_BYTES, Why};
 use zip::write::{SimpleFileOptions, ZipWriter};
 
 const NAMES: &[&str] = &[
@@ -165,7 +165,7 @@ fn a_bomb_is_an_error() {
     assert!(bomb.len() < 1 << 20);
     let result = open("bomb.docx", bomb);
     assert!(
-        matches!(result, Err(DocumentError::TooMuchText { limit, .. }) if limit == MAX_SOURCE_BYTES),
+        matches!(&result, Err(e) if matches!(e.why, Why::TooMuchText { limit: MAX_SOURCE_BYTES })),
         "{result:?}"
     );
 }
@@ -184,7 +184,7 @@ fn entities_and_depth_are_limited() {
         let deep = format!("<document><body>{}", format!("<{name}>").repeat(500_000));
         let result = open("deep.docx", docx(deep.as_bytes()));
         assert!(
-            matches!(result, Err(DocumentError::Damaged { .. })),
+            matches!(&result, Err(e) if matches!(e.why, Why::Damaged { .. })),
             "{result:?}"
         );
     }
@@ -204,7 +204,7 @@ fn sparse_and_repeated_cells_are_limited() {
         |cells: &str| format!("<table-row number-rows-repeated='1000000000'>{cells}</table-row>");
     let result = open("full.ods", ods(row(cell)));
     assert!(
-        matches!(result, Err(DocumentError::TooMuchText { .. })),
+        matches!(&result, Err(e) if matches!(e.why, Why::TooMuchText { .. })),
         "{result:?}"
     );
     let result = open("many.ods", ods(row(&cell.repeat(3000))));

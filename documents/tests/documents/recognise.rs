@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use kept_documents::{
-    Document, DocumentError, Kind, Recognition, Unrecognised, recognised_languages,
+    Document, DocumentError, Kind, Recognition, Unrecognised, Why, recognised_languages,
 };
 
 const FIRST: &str = "MINUTES OF THE BOAT CLUB\n\nThe meeting began at seven in the hall.\nThe treasurer of the \
@@ -33,7 +33,10 @@ fn recognise(name: &str, language: &str) -> Result<Document, DocumentError> {
 
 fn why(outcome: Result<Document, DocumentError>) -> Unrecognised {
     match outcome.map(|document| document.text) {
-        Err(DocumentError::Recognition { why, .. }) => why,
+        Err(DocumentError {
+            why: Why::Recognition(why),
+            ..
+        }) => why,
         other => panic!("{other:?}"),
     }
 }
@@ -179,6 +182,9 @@ fn what_cannot_be_recognised_is_refused() {
     assert_eq!(why(stopped), Unrecognised::Stopped);
     assert!(matches!(
         recognise("garbage.pdf", "eng"),
-        Err(DocumentError::PdfBroken { .. })
+        Err(DocumentError {
+            why: Why::PdfBroken { .. },
+            ..
+        })
     ));
 }

@@ -122,15 +122,13 @@ impl OpenDocument {
 
 /// What the pages of a document are called; of several documents with different pages, `page`.
 fn page_noun(info: &Document) -> &'static str {
-    let noun = |kind: &Kind| kind.page_kind().noun();
     let paged = |part: &&Part| !part.document.pages.is_empty();
-    let mut nouns = info.parts.iter().filter(paged);
+    let paged = info.parts.iter().filter(paged);
+    let mut nouns = paged.map(|part| part.document.kind.page_noun());
     match nouns.next() {
-        None if info.parts.is_empty() => noun(&info.kind),
-        Some(first) if nouns.all(|p| noun(&p.document.kind) == noun(&first.document.kind)) => {
-            noun(&first.document.kind)
-        }
-        _ => noun(&Kind::PlainText),
+        None if info.parts.is_empty() => info.kind.page_noun(),
+        Some(first) if nouns.all(|noun| noun == first) => first,
+        _ => Kind::PlainText.page_noun(),
     }
 }
 

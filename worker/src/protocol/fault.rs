@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use kept_engine::EngineError;
-use kept_engine::documents::{DocumentError, recognised_languages};
+use kept_engine::documents::{DocumentError, Why, recognised_languages};
 
 /// Why something was not done: a kind that a program can decide on, and a sentence for a user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,9 +98,9 @@ impl From<EngineError> for Fault {
 
 impl From<DocumentError> for Fault {
     fn from(error: DocumentError) -> Self {
-        let code = match error {
-            DocumentError::PdfEncrypted { .. } => FaultCode::Password { wrong: false },
-            DocumentError::PdfPassword { .. } => FaultCode::Password { wrong: true },
+        let code = match error.why {
+            Why::PdfEncrypted => FaultCode::Password { wrong: false },
+            Why::PdfPassword => FaultCode::Password { wrong: true },
             _ => match error.pages_to_recognise() {
                 Some(pages) => FaultCode::Scan {
                     pages,
