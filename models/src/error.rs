@@ -9,19 +9,13 @@ use kept_kernels::mapped::MappedError;
 
 /// Why a model file cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
 #[non_exhaustive]
 pub enum ModelError {
-    /// The operating system failed to open or map the file.
     #[error(
         "the model file cannot be opened ({reason}); check the path, or use mini for the built-in model"
     )]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The operating system's message.
-        reason: String,
-    },
-    /// The first four bytes are not `GGUF`.
+    Unreadable { path: PathBuf, reason: String },
     #[error(
         "this is not a GGUF file{}; download it again, or choose another file",
         if start.is_empty() { String::new() } else { format!(" (it starts with {start:?})") }
@@ -30,150 +24,86 @@ pub enum ModelError {
         /// The first bytes, if they are printable.
         start: String,
     },
-    /// A GGUF version other than 2 and 3.
     #[error(
         "this file is GGUF version {version}; supported: 2 and 3, little-endian: convert the model again"
     )]
-    UnsupportedVersion {
-        /// The version found.
-        version: u32,
-    },
-    /// The file is shorter than its contents require.
+    UnsupportedVersion { version: u32 },
     #[error("the model file is cut short: it needs {needs} bytes and has {has}; download it again")]
-    Truncated {
-        /// Bytes needed, at least.
-        needs: u64,
-        /// Bytes in the file.
-        has: u64,
-    },
-    /// The container is inconsistent.
+    Truncated { needs: u64, has: u64 },
     #[error("the model file is damaged: {what}; download it again")]
-    Malformed {
-        /// The defect, with the offending value.
-        what: String,
-    },
-    /// A part of a split model whose name does not have the expected suffix, so the other parts cannot be located.
+    Malformed { what: String },
+    /// Without the expected suffix, the other parts cannot be located.
     #[error(
         "this is part {part} of a model split into {parts} files, but it is called {name:?}; give all parts the names they had, ending in {ending}"
     )]
     PartName {
         /// The part, counted from one.
         part: u64,
-        /// Number of parts.
         parts: u64,
-        /// The file's name.
         name: String,
         /// The suffix that the name should have.
         ending: String,
     },
-    /// A part of a split model that does not exist.
     #[error(
         "part {part} of {parts} of this model is missing: there is no {name:?} in the folder of the given file; download it too"
     )]
     MissingPart {
         /// The part, counted from one.
         part: u64,
-        /// Number of parts.
         parts: u64,
-        /// The missing file's name.
         name: String,
     },
-    /// An architecture that Kept does not support.
     #[error("the model's architecture is {name:?}, which is not supported; supported: {supported}")]
-    UnsupportedArchitecture {
-        /// As in `general.architecture`.
-        name: String,
-        /// The supported architectures.
-        supported: String,
-    },
-    /// A tensor of a type that Kept cannot multiply.
+    UnsupportedArchitecture { name: String, supported: String },
     #[error(
         "tensor {tensor} is of type {name}, which is not supported; supported: {}: choose another quantisation of this model",
         supported_types()
     )]
-    UnsupportedType {
-        /// The tensor.
-        tensor: String,
-        /// ggml's name of its type.
-        name: String,
-    },
-    /// A required metadata key is missing.
+    UnsupportedType { tensor: String, name: String },
     #[error("the model file has no {key:?}; convert the model again with a current converter")]
-    MissingKey {
-        /// The key.
-        key: String,
-    },
-    /// A metadata key with a value that Kept cannot use.
+    MissingKey { key: String },
     #[error("the model file says {key} = {value}, but {needs}")]
     BadValue {
-        /// The key.
         key: String,
         /// The value, shortened.
         value: String,
-        /// What is needed instead.
         needs: String,
     },
-    /// A required tensor is missing.
     #[error("the model file has no tensor {name:?}; download or convert it again")]
-    MissingTensor {
-        /// The tensor.
-        name: String,
-    },
+    MissingTensor { name: String },
     /// A tensor that Kept would ignore, which would change the results.
     #[error(
         "the model file has a tensor {name:?} that models of its architecture do not have; leaving it out would change the answers, so this model is not supported"
     )]
-    UnknownTensor {
-        /// The tensor.
-        name: String,
-    },
-    /// A tensor whose shape contradicts the metadata.
+    UnknownTensor { name: String },
     #[error(
         "tensor {name} has shape {found:?}, but the model's metadata makes it {expected:?}; download or convert it again"
     )]
     WrongShape {
-        /// The tensor.
         name: String,
         /// Shape in the file, rows first.
         found: Vec<usize>,
-        /// Shape expected from the metadata, rows first.
         expected: Vec<usize>,
     },
-    /// A tensor whose bytes cannot be used in place.
     #[error("tensor {name} cannot be used: {source}")]
-    Unusable {
-        /// The tensor.
-        name: String,
-        /// What is wrong with its bytes.
-        source: MappedError,
-    },
-    /// A RoPE scaling that Kept does not support.
+    Unusable { name: String, source: MappedError },
     #[error(
         "the model stretches its context by {name:?} RoPE scaling, which is not supported; supported: none, linear, yarn, longrope, and the llama3 factors"
     )]
-    UnsupportedRopeScaling {
-        /// As in `rope.scaling.type`.
-        name: String,
-    },
-    /// A requested RoPE scaling that conflicts with the model's own.
+    UnsupportedRopeScaling { name: String },
     #[error(
         "the model stretches its context by {own} RoPE scaling already, so {choice} cannot be set; leave it out"
     )]
     RopeChoice {
-        /// The requested scaling.
         choice: String,
         /// The model's scaling, as in [`crate::RopeScaling::name`].
         own: String,
     },
-    /// A kind of tokenizer that Kept does not support.
     #[error(
         "the model's tokenizer is of kind {name:?}, which is not supported; supported: gpt2 (byte-level BPE) and llama (SentencePiece)"
     )]
-    UnsupportedTokenizer {
-        /// As in `tokenizer.ggml.model`.
-        name: String,
-    },
-    /// A pre-tokenizer that Kept does not support. Guessing one would change the tokens silently.
+    UnsupportedTokenizer { name: String },
+    /// Guessing one would change the tokens silently.
     #[error(
         "{}; supported: {supported}",
         if name.is_empty() {
@@ -186,16 +116,10 @@ pub enum ModelError {
     UnsupportedPreTokenizer {
         /// As in `tokenizer.ggml.pre`; empty if the file has none.
         name: String,
-        /// The supported names.
         supported: String,
     },
-    /// A vocabulary that cannot be used.
     #[error("the model's vocabulary cannot be used: {what}; convert the model again")]
-    BadVocabulary {
-        /// The defect, with the offending value.
-        what: String,
-    },
-    /// A chat template that fails to compile or render.
+    BadVocabulary { what: String },
     #[error("the model's chat template fails: {what}")]
     Template {
         /// The template engine's message, on one line.

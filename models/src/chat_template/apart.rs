@@ -38,8 +38,6 @@ pub(super) struct Apart {
 }
 
 impl Apart {
-    /// # Errors
-    /// `Template` if the template does not compile.
     pub(super) fn check(source: &Source) -> Result<Self, ModelError> {
         run(source, None).map(|_| Self::default())
     }
@@ -61,8 +59,6 @@ impl Apart {
     }
 }
 
-/// # Errors
-/// `Template`
 fn run(source: &Source, conversation: Option<Conversation>) -> Result<String, ModelError> {
     let failed = |what: String| ModelError::Template { what };
     let request = Request {

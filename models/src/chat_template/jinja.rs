@@ -41,9 +41,6 @@ pub(super) struct Jinja {
 
 impl Jinja {
     /// Compiles a template.
-    ///
-    /// # Errors
-    /// `Template`
     pub(super) fn compile(source: &Source) -> Result<Self, ModelError> {
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder()
@@ -75,9 +72,6 @@ impl Jinja {
     }
 
     /// Renders a prompt. If the template refuses a system message, that message is prepended to the first user message.
-    ///
-    /// # Errors
-    /// `Template`
     pub(super) fn render(&self, of: &Conversation) -> Result<String, ModelError> {
         let rendered = |messages: &[Message]| {
             let messages: Vec<Value> = messages
