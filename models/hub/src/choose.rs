@@ -225,6 +225,16 @@ pub fn split_name(path: &str) -> Option<SplitName<'_>> {
     })
 }
 
+/// The names of all parts of the model that a name belongs to; the name itself for a model in one file.
+pub(crate) fn part_names(path: &str) -> Vec<String> {
+    let Some(SplitName { stem, parts, .. }) = split_name(path) else {
+        return vec![path.to_owned()];
+    };
+    let end = &path[path.len() - ".gguf".len()..];
+    let name = |part: u32| format!("{stem}-{part:05}-of-{parts:05}{end}");
+    (1..=parts).map(name).collect()
+}
+
 /// The quantisation in a name, in upper case with `_`: `Q4_K_M`, `UD_Q4_K_XL`, `F16`.
 pub fn quantisation_of(path: &str) -> Option<String> {
     let stem = split_name(path).map_or_else(|| without_gguf(path), |split| split.stem);

@@ -10,7 +10,7 @@ use std::thread;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
-use crate::cache::is_sha256;
+use crate::cache::{is_sha256, remove_file};
 use crate::choose::{Listed, choose};
 use crate::progress::{Phase, Status};
 use crate::reference::is_file_name;
@@ -118,11 +118,6 @@ impl Download {
         }
     }
 
-    /// Same as [`start`](Self::start).
-    pub fn resume(&self) {
-        self.start();
-    }
-
     /// Stops the download and keeps the received bytes. Returns at once; the phase is [`Phase::Paused`] once it has
     /// stopped.
     pub fn pause(&self) {
@@ -220,11 +215,8 @@ impl Shared {
             let partial = cache.partial(&file.repo, &file.sha256);
             let blob = cache.blob(&file.repo, &file.sha256);
             for path in [partial, blob] {
-                match fs::remove_file(&path) {
-                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                        failure = Some(HubError::disk(&path, "removed", &error));
-                    }
-                    _ => {}
+                if let Err(error) = remove_file(&path) {
+                    failure = Some(error);
                 }
             }
         }

@@ -13,7 +13,7 @@
 //! let hub = Settings::from_env();
 //! let download = hub.download("HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF:Q4_K_M".parse()?);
 //! let mut statuses = download.watch(); // a tokio watch channel of `Status`, the type that a page receives
-//! download.start(); // also `resume`: continues from the bytes on disk after a pause, crash or power loss
+//! download.start(); // continues from the bytes on disk after a pause, crash or power loss
 //! while statuses.changed().await.is_ok() {
 //!     let status = statuses.borrow_and_update().clone();
 //!     if status.phase.is_at_rest() {

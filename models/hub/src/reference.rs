@@ -40,8 +40,6 @@ impl fmt::Display for RepoId {
 impl FromStr for RepoId {
     type Err = HubError;
 
-    /// # Errors
-    /// [`HubError::BadReference`].
     fn from_str(given: &str) -> Result<RepoId, HubError> {
         let parts = given.split_once('/');
         match parts.filter(|(owner, name)| is_repo_name(owner) && is_repo_name(name)) {
@@ -87,8 +85,6 @@ impl fmt::Display for ModelRef {
 impl FromStr for ModelRef {
     type Err = HubError;
 
-    /// # Errors
-    /// [`HubError::BadReference`].
     fn from_str(given: &str) -> Result<ModelRef, HubError> {
         let trimmed = given.trim();
         let schemeless = ["https://", "http://"]

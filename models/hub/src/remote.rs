@@ -24,7 +24,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, Method, Response, StatusCode, Url};
 use serde::Deserialize;
 
-use headers::{content_range, is_hex, retry_after, sha256_of_etag, text};
+use headers::{content_range, retry_after, sha256_of_etag, text};
 
 use crate::choose::Listed;
 use crate::reference::is_file_name;
@@ -161,7 +161,7 @@ impl Connection {
             .map_err(|_| self.not_the_hub("its answer is no list of files"))?;
         let commit = info
             .sha
-            .filter(|sha| is_hex(sha, 40))
+            .filter(|sha| crate::text::is_hex(sha, 40))
             .ok_or_else(|| self.not_the_hub("it names no commit of the repository"))?;
         let listed = |file: Sibling| {
             let (sha256, size) = file.lfs.map_or((None, None), |lfs| (lfs.sha256, lfs.size));

@@ -1,4 +1,4 @@
-//! Formats numbers and lists for messages.
+//! Formats numbers and lists for messages, and checks digits.
 
 /// Formats a number of bytes: `4.8 MiB`.
 pub fn bytes(count: u64) -> String {
@@ -52,6 +52,11 @@ pub(crate) fn offer(names: &[String]) -> String {
         [] => "it has no GGUF file".to_owned(),
         names => format!("it has {}", list(names)),
     }
+}
+
+/// Whether a text consists of so many hexadecimal digits.
+pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 #[cfg(test)]

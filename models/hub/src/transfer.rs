@@ -20,6 +20,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
+use crate::cache::remove_file;
 use crate::remote::{Connection, Incoming};
 use crate::reporter::Reporter;
 use crate::request_failure::{RequestFailure, retryable};
@@ -149,7 +150,7 @@ pub(crate) async fn fetch(
         .await;
         if let Err(End::Changed) = outcome {
             // The file no longer exists on the hub, so the partial file is useless.
-            fs::remove_file(&partial).map_err(HubError::on_disk(&partial, "removed"))?;
+            remove_file(&partial)?;
         }
         outcome?;
         if arriving.finish()? == file.sha256 {
@@ -157,7 +158,7 @@ pub(crate) async fn fetch(
             reporter.part_done(file.bytes);
             return Ok(());
         }
-        fs::remove_file(&partial).map_err(HubError::on_disk(&partial, "removed"))?;
+        remove_file(&partial)?;
         if !resumed || again {
             return Err(End::Failed(HubError::WrongHash(file.path.clone())));
         }
@@ -299,16 +300,6 @@ impl<'a> Arriving<'a> {
         self.file
             .sync_all()
             .map_err(HubError::on_disk(self.path, "written"))?;
-        Ok(hex(&self.hash.finalize()))
+        Ok(format!("{:x}", self.hash.finalize()))
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        // Writing into a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }

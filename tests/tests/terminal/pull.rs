@@ -268,9 +268,9 @@ fn downloads_pause_resume_and_cancel() {
         (2 * MIB as u64, None)
     );
     // Resume and pause before the first pause has taken effect.
-    download.resume();
+    download.start();
     download.pause();
-    download.resume();
+    download.start();
     hub.gate(u64::MAX);
     let mut phases = Vec::new();
     let done = download

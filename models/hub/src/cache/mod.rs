@@ -24,10 +24,10 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use hf_hub::{Cache, CacheRepo, Repo};
+use hf_hub::Repo;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::removal::is_sha256;
+pub(crate) use self::removal::{is_sha256, remove_file};
 use crate::{HubError, RepoId};
 
 /// Minimum idle time of another tool's unfinished file before it is taken over.
@@ -96,8 +96,8 @@ impl HubCache {
         self.root.join(folder_name(repo))
     }
 
-    fn layout(&self, repo: &RepoId) -> CacheRepo {
-        Cache::new(self.root.clone()).model(repo.to_string())
+    fn snapshot(&self, repo: &RepoId, commit: &str) -> PathBuf {
+        self.repo(repo).join("snapshots").join(commit)
     }
 
     /// Path of a finished blob.
@@ -114,7 +114,7 @@ impl HubCache {
 
     /// Path by which a file of a commit is opened.
     pub fn pointer(&self, repo: &RepoId, commit: &str, file: &str) -> PathBuf {
-        self.layout(repo).pointer_path(commit).join(file)
+        self.snapshot(repo, commit).join(file)
     }
 
     /// The commits of a repository that have a snapshot: that of `main` first, then by age, the newest first.

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{HubCache, HubFile, folder_name, repo_of_folder};
-use crate::choose::split_name;
+use crate::choose::part_names;
 use crate::{HubError, RepoId};
 
 /// A file of a snapshot: its repository and its path.
@@ -29,7 +29,7 @@ impl HubCache {
     /// [`HubError::Disk`].
     pub fn remove(&self, path: &Path) -> Result<u64, HubError> {
         let named = self.snapshot_file(path).ok_or_else(|| not_ours(path))?;
-        let names = self.parts(&named);
+        let names = part_names(&named.file);
         // All blobs are locked before any is removed, so the removal is all or nothing.
         let mut blobs = BTreeSet::new();
         let mut pointers = Vec::new();
@@ -88,11 +88,7 @@ impl HubCache {
 
     /// The repository of an unfinished file of this cache, and the SHA-256 of the complete file.
     pub fn partial_of(&self, path: &Path) -> Option<(RepoId, String)> {
-        let rest = path.strip_prefix(&self.root).ok()?;
-        let parts: Vec<&str> = rest
-            .iter()
-            .map(|part| part.to_str())
-            .collect::<Option<_>>()?;
+        let parts = self.names_below(path)?;
         let [folder, "blobs", name] = parts.as_slice() else {
             return None;
         };
@@ -100,16 +96,14 @@ impl HubCache {
         is_sha256(sha256).then_some((repo_of_folder(folder)?, sha256.to_owned()))
     }
 
-    fn snapshot(&self, repo: &RepoId, commit: &str) -> PathBuf {
-        self.repo(repo).join("snapshots").join(commit)
+    /// The names of the folders from the cache's folder to `path`, and that of the file.
+    fn names_below<'a>(&self, path: &'a Path) -> Option<Vec<&'a str>> {
+        let rest = path.strip_prefix(&self.root).ok()?;
+        rest.iter().map(|name| name.to_str()).collect()
     }
 
     fn snapshot_file(&self, path: &Path) -> Option<SnapshotFile> {
-        let rest = path.strip_prefix(&self.root).ok()?;
-        let parts: Vec<&str> = rest
-            .iter()
-            .map(|part| part.to_str())
-            .collect::<Option<_>>()?;
+        let parts = self.names_below(path)?;
         let [folder, "snapshots", _, file @ ..] = parts.as_slice() else {
             return None;
         };
@@ -118,16 +112,6 @@ impl HubCache {
             repo: repo_of_folder(folder)?,
             file,
         })
-    }
-
-    /// The names of all parts of the file's model.
-    fn parts(&self, named: &SnapshotFile) -> Vec<String> {
-        let Some(split) = split_name(&named.file) else {
-            return vec![named.file.clone()];
-        };
-        let end = &named.file[named.file.len() - ".gguf".len()..];
-        let part = |part: u32| format!("{}-{part:05}-of-{:05}{end}", split.stem, split.parts);
-        (1..=split.parts).map(part).collect()
     }
 
     /// The target of a link, if it is a blob of this repository.
@@ -211,7 +195,8 @@ fn length(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |about| about.len())
 }
 
-fn remove_file(path: &Path) -> Result<(), HubError> {
+/// Removes a file, if it exists.
+pub(crate) fn remove_file(path: &Path) -> Result<(), HubError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(HubError::disk(path, "removed", &error))

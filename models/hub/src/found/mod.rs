@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use kept_models::gguf::Header;
 use serde::Serialize;
 
-use crate::choose::{is_model_file, split_name};
+use crate::choose::{is_model_file, part_names, split_name};
 use crate::{HubCache, RepoId};
 
 /// The program whose folder contains a model.
@@ -225,19 +225,14 @@ impl Finder {
 
 /// A file, and the other parts of a split model in the same folder.
 fn with_parts(file: &Path) -> Vec<PathBuf> {
-    let name = file.file_name().and_then(|name| name.to_str());
-    let Some((name, split)) = name.and_then(|name| Some((name, split_name(name)?))) else {
+    let Some(name) = file.file_name().and_then(|name| name.to_str()) else {
         return vec![file.to_owned()];
     };
-    let end = &name[name.len() - ".gguf".len()..];
-    let part = |part: u32| {
-        file.with_file_name(format!(
-            "{}-{part:05}-of-{:05}{end}",
-            split.stem, split.parts
-        ))
-    };
-    let is_there = |path: &PathBuf| path == file || path.is_file();
-    (1..=split.parts).map(part).filter(is_there).collect()
+    let parts = part_names(name).into_iter();
+    let parts = parts.map(|part| file.with_file_name(part));
+    parts
+        .filter(|path| path == file || path.is_file())
+        .collect()
 }
 
 /// The canonical path of a file, as users write it (on Windows `C:\..`, not `\\?\C:\..`).

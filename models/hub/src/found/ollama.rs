@@ -13,6 +13,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::{Candidate, Gathered, Place, Unfinished, walk};
+use crate::text::is_hex;
 
 /// Largest manifest read, in bytes; manifests have a few kilobytes.
 const MAX_MANIFEST_BYTES: u64 = 1 << 20;
@@ -34,7 +35,7 @@ struct Layer {
 pub(super) fn gather(root: &Path, all: &mut Gathered) {
     let (manifests, blobs) = (root.join("manifests"), root.join("blobs"));
     let mut candidates = Vec::new();
-    walk::for_each_file(&manifests, &mut all.troubles, |path, _| {
+    walk::for_each_file(&manifests, &mut all.troubles, |path| {
         let below = path.strip_prefix(&manifests).ok();
         let Some(name) = below.and_then(name_of) else {
             return;
@@ -76,8 +77,7 @@ fn models(path: &Path) -> Vec<String> {
         .and_then(|_| serde_json::from_str::<Manifest>(&text).ok());
     let digest = |layer: Layer| {
         let digest = layer.digest.strip_prefix("sha256:")?.to_owned();
-        let is_hash = digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit());
-        (layer.media_type == MODEL && is_hash).then_some(digest)
+        (layer.media_type == MODEL && is_hex(&digest, 64)).then_some(digest)
     };
     let layers = manifest.map(|manifest| manifest.layers).unwrap_or_default();
     layers.into_iter().filter_map(digest).collect()

@@ -1,9 +1,10 @@
 //! Walks a folder of plain files.
 
-use std::collections::HashSet;
-use std::fs::{self, DirEntry};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use walkdir::{DirEntry, WalkDir};
 
 use super::{Candidate, Gathered, Place, Unfinished, is_model_path};
 
@@ -23,54 +24,46 @@ const UNFINISHED: [&str; 6] = [
 
 /// Calls `file` for all files below `root`. Symbolic links are followed, cycles are detected, hidden folders are
 /// skipped.
-pub(super) fn for_each_file(
-    root: &Path,
-    troubles: &mut Vec<String>,
-    mut file: impl FnMut(&Path, &DirEntry),
-) {
-    let mut seen = HashSet::new();
-    let mut entries = 0;
-    let mut folders = vec![(root.to_owned(), 0)];
-    while let Some((folder, depth)) = folders.pop() {
-        if fs::canonicalize(&folder).is_ok_and(|real| !seen.insert(real)) {
-            continue;
+pub(super) fn for_each_file(root: &Path, troubles: &mut Vec<String>, mut file: impl FnMut(&Path)) {
+    let is_hidden = |entry: &DirEntry| {
+        entry.file_type().is_dir() && entry.file_name().to_string_lossy().starts_with('.')
+    };
+    let entries = WalkDir::new(root)
+        .follow_links(true)
+        .min_depth(1)
+        .max_depth(MAX_FOLDER_DEPTH + 1)
+        .sort_by_file_name()
+        .into_iter()
+        .filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry));
+    for (before, entry) in entries.enumerate() {
+        if before == MAX_ENTRIES {
+            troubles.push(format!(
+                "'{}' has more than {MAX_ENTRIES} files; only those were searched: add the folder of the models itself",
+                root.display()
+            ));
+            return;
         }
-        let listing = match fs::read_dir(&folder) {
-            Ok(listing) => listing,
-            Err(error) => {
-                let none = depth == 0 && error.kind() == io::ErrorKind::NotFound;
-                if !none && error.kind() != io::ErrorKind::NotADirectory {
-                    troubles.push(format!(
-                        "'{}' cannot be looked through ({error}); check its permissions",
-                        folder.display()
-                    ));
-                }
-                continue;
-            }
-        };
-        let mut listing: Vec<DirEntry> = listing.flatten().collect();
-        listing.sort_by_key(DirEntry::file_name);
-        for entry in listing {
-            entries += 1;
-            if entries > MAX_ENTRIES {
-                troubles.push(format!(
-                    "'{}' has more than {MAX_ENTRIES} files; only those were searched: add the folder of the models itself",
-                    root.display()
-                ));
-                return;
-            }
-            let path = entry.path();
-            let hidden = entry.file_name().to_string_lossy().starts_with('.');
-            // Follows links; a dangling link is neither a folder nor a file.
-            match fs::metadata(&path) {
-                Ok(about) if about.is_dir() && depth < MAX_FOLDER_DEPTH && !hidden => {
-                    folders.push((path, depth + 1));
-                }
-                Ok(about) if about.is_file() => file(&path, &entry),
-                _ => {}
-            }
+        match entry {
+            Ok(entry) if entry.file_type().is_file() => file(entry.path()),
+            Ok(_) => {}
+            Err(error) => troubles.extend(trouble(&error)),
         }
     }
+}
+
+/// What to tell about a folder that cannot be listed. A missing root, a dangling link and a cycle are no trouble.
+fn trouble(error: &walkdir::Error) -> Option<String> {
+    let (path, error) = (error.path()?, error.io_error()?);
+    let is_none = matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    );
+    (!is_none).then(|| {
+        format!(
+            "'{}' cannot be looked through ({error}); check its permissions",
+            path.display()
+        )
+    })
 }
 
 pub(super) fn gather(place: Place, root: &Path, all: &mut Gathered) {
@@ -79,7 +72,7 @@ pub(super) fn gather(place: Place, root: &Path, all: &mut Gathered) {
         unfinished,
         troubles,
     } = all;
-    for_each_file(root, troubles, |path, _| {
+    for_each_file(root, troubles, |path| {
         let bytes = fs::metadata(path).map_or(0, |about| about.len());
         if is_model_path(path) && !begins_unfinished(path) {
             candidates.push(Candidate {
@@ -131,7 +124,7 @@ fn name_of(path: &Path) -> String {
 /// The files below `root`, with their relative paths and lengths.
 pub(super) fn files_below(root: &Path) -> Vec<(String, PathBuf, u64)> {
     let mut found = Vec::new();
-    for_each_file(root, &mut Vec::new(), |path, _| {
+    for_each_file(root, &mut Vec::new(), |path| {
         let name = path.strip_prefix(root).ok().and_then(Path::to_str);
         if let (Some(name), Ok(about)) = (name, fs::metadata(path)) {
             found.push((name.replace('\\', "/"), path.to_owned(), about.len()));

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use reqwest::header::{self, HeaderMap, HeaderName};
 
+use crate::text::is_hex;
+
 pub(super) fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
     Some(headers.get(name)?.to_str().ok()?.trim().to_owned())
 }
@@ -17,10 +19,6 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 pub(super) fn sha256_of_etag(etag: &str) -> Option<String> {
     let etag = etag.trim_start_matches("W/").trim_matches('"');
     is_hex(etag, 64).then(|| etag.to_ascii_lowercase())
-}
-
-pub(super) fn is_hex(text: &str, digits: usize) -> bool {
-    text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 /// First byte and total of `bytes 5-9/10`; the total may be unknown.
