@@ -1,29 +1,8 @@
-//! The supported architectures, in one table that can be compared with llama.cpp's.
+//! The supported architectures, in one table (`table.rs`) that can be compared with llama.cpp's.
 //!
 //! One decoder (`decoder.rs`) serves all architectures. Each difference between them is a field of [`Architecture`] or
 //! a number in the file's metadata; [`crate::Config`] combines the two for one file. A new architecture of this family
 //! is a new table row.
-//!
-//! ```text
-//!           pairs       fused  biases      q/k norm  sandwich  activation  sliding layers      RoPE
-//! llama     neighbours         optional                        SiLU                            llama3 factors, long
-//! qwen2     halves             q, k, v                         SiLU
-//! qwen3     halves             optional    yes                 SiLU
-//! qwen3moe  halves             optional    yes                 SiLU
-//! glm4      neighbours yes     optional              yes       SiLU                            partial
-//! qwen..vl  as qwen2, qwen3 and qwen3moe: the three positions of a token of text are the same
-//! qwen35    halves             optional    yes                 SiLU        3 of 4 recurrent    partial
-//! gpt-oss   halves             all                             bounded     every other         YaRN, bounds not whole
-//! phi3      halves      yes    optional                        SiLU                            long, partial
-//! gemma2    halves             optional              yes       GELU        every other         capped attention
-//! gemma3    halves             optional    yes       yes       GELU        5 of 6, own base    linear in global layers
-//! gemma4    halves             optional    yes       yes       GELU        5 of 6, own base    partial in global layers
-//! smollm3   neighbours         optional                        SiLU                            3 of 4 layers
-//! mistral3  neighbours         optional                        SiLU                            YaRN; queries scaled
-//! granite   neighbours         optional                        SiLU        hybrids: most       none if not finetuned
-//! olmo2     halves                       all heads after only  SiLU        3 of 4, unscaled    YaRN in global layers
-//! lfm2      halves             optional    yes                 SiLU        most recurrent
-//! ```
 //!
 //! Sources: `src/models/*.cpp` of llama.cpp, `modeling_*.py` of transformers.
 

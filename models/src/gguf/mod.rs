@@ -56,7 +56,6 @@ pub struct TensorInfo {
 pub struct Gguf {
     /// The parts in order; the first holds the metadata.
     files: Vec<Arc<MappedFile>>,
-    version: u32,
     metadata: HashMap<String, Value>,
     tensors: HashMap<String, TensorInfo>,
     /// Bytes of tensors that a text model does not use.
@@ -87,11 +86,6 @@ impl Gguf {
 
     fn metadata_bytes(&self) -> &[u8] {
         self.files[0].bytes()
-    }
-
-    /// GGUF version, 2 or 3.
-    pub fn version(&self) -> u32 {
-        self.version
     }
 
     /// Total bytes of all tensors that are used.

@@ -32,18 +32,18 @@ pub(super) fn read(bytes: &[u8]) -> Result<Gguf, ModelError> {
 /// `Truncated` if the header needs more than `bytes`, or if the file is shorter than its tensors require.
 pub(super) fn read_header(bytes: &[u8], file_len: usize) -> Result<Gguf, ModelError> {
     let mut cursor = Cursor { bytes, at: 0 };
-    let (version, tensor_count, pair_count) = cursor.header()?;
+    let (tensor_count, pair_count) = cursor.header()?;
     let mut metadata = HashMap::new();
     for _ in 0..pair_count {
         cursor.pair(&mut metadata)?;
     }
-    cursor.tensors(version, metadata, tensor_count, file_len)
+    cursor.tensors(metadata, tensor_count, file_len)
 }
 
 /// Parses as many metadata pairs as `bytes`, a prefix of a file, holds. Also returns the declared number of tensors.
 pub(super) fn read_beginning(bytes: &[u8]) -> Result<(Gguf, usize), ModelError> {
     let mut cursor = Cursor { bytes, at: 0 };
-    let (version, tensor_count, pair_count) = cursor.header()?;
+    let (tensor_count, pair_count) = cursor.header()?;
     let mut metadata = HashMap::new();
     for _ in 0..pair_count {
         match cursor.pair(&mut metadata) {
@@ -53,7 +53,6 @@ pub(super) fn read_beginning(bytes: &[u8]) -> Result<(Gguf, usize), ModelError> 
     }
     let beginning = Gguf {
         files: Vec::new(),
-        version,
         metadata,
         tensors: HashMap::new(),
         unused_bytes: 0,
@@ -132,8 +131,8 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Version, number of tensors, number of metadata pairs.
-    fn header(&mut self) -> Result<(u32, usize, usize), ModelError> {
+    /// Number of tensors, number of metadata pairs.
+    fn header(&mut self) -> Result<(usize, usize), ModelError> {
         if !self.bytes.starts_with(b"GGUF") {
             let start = &self.bytes[..self.bytes.len().min(4)];
             let is_text = start.iter().all(u8::is_ascii_graphic);
@@ -148,7 +147,7 @@ impl<'a> Cursor<'a> {
             return Err(ModelError::UnsupportedVersion { version });
         }
         let tensors = self.count("tensors", MAX_ENTRIES)?;
-        Ok((version, tensors, self.count("metadata pairs", MAX_ENTRIES)?))
+        Ok((tensors, self.count("metadata pairs", MAX_ENTRIES)?))
     }
 
     fn pair(&mut self, metadata: &mut HashMap<String, Value>) -> Result<(), ModelError> {
@@ -164,7 +163,6 @@ impl<'a> Cursor<'a> {
     /// Reads the tensor entries of a file of `file_len` bytes.
     fn tensors(
         mut self,
-        version: u32,
         metadata: HashMap<String, Value>,
         count: usize,
         file_len: usize,
@@ -180,7 +178,6 @@ impl<'a> Cursor<'a> {
         resolve_offsets(&mut tensors, file_len, self.at, alignment(&metadata)?)?;
         Ok(Gguf {
             files: Vec::new(),
-            version,
             metadata,
             tensors,
             unused_bytes: 0,
