@@ -33,7 +33,6 @@ mod pdf_bookmarks;
 mod pdf_content;
 mod pdf_headings;
 mod pdf_layout;
-#[cfg(feature = "pdf")]
 mod pdf_tables;
 mod recognise;
 mod running_heads;

@@ -23,7 +23,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use kept_engine::kernels::{CountingAllocator, OUT_OF_MEMORY, simd_level, threads};
-use kept_worker::protocol::{ProtocolError, read_message};
+use kept_worker::protocol::{ProtocolError, Reply, read_message};
 use tracing_subscriber::filter::{EnvFilter, filter_fn};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
