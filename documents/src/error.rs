@@ -85,7 +85,8 @@ pub enum Why {
     )]
     PdfEncrypted,
     #[error(
-        "is not opened by this password: check capital letters and the keyboard's language, and give it again"
+        "is protected, and this password does not open it: check capital letters and the keyboard's language, and give \
+         it again"
     )]
     PdfPassword,
     #[error(

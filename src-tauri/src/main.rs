@@ -11,7 +11,11 @@ use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(refusal) if refusal.use_stderr() => return refuse(&in_one_line(&refusal), 2),
+        Err(asked) => asked.exit(),
+    };
     if let Err(error) = start_log() {
         return refuse(&error, 2);
     }
@@ -40,6 +44,16 @@ fn start_log() -> Result<(), String> {
         .with(lines)
         .init();
     Ok(())
+}
+
+/// A refusal of the command line.
+fn in_one_line(refusal: &clap::Error) -> String {
+    let text = refusal.to_string();
+    let sentence = text.split("\n\n").next().unwrap_or_default();
+    let words: Vec<&str> = sentence.split_whitespace().collect();
+    let sentence = words.join(" ");
+    let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
+    format!("{sentence}; see kept-app --help")
 }
 
 fn refuse(error: &str, code: u8) -> ExitCode {

@@ -282,7 +282,7 @@ async fn a_worker_with_invalid_output_is_tried_three_times() {
     )
     .await;
     fails_after_three_starts(
-        "printf '\\2\\0\\0\\0\\0{}'; sleep 1000",
+        "printf '\\2\\0\\0\\0\\0\\0\\0\\0{}'; sleep 1000",
         "does not understand",
     )
     .await;
