@@ -78,6 +78,9 @@ impl ByteLevel {
     }
 
     /// Appends the tokens of a text. A byte without a token belongs to the next token.
+    ///
+    /// # Errors
+    /// [`Stopped`] if `stop` was requested.
     pub(crate) fn encode(
         &self,
         vocabulary: &Vocabulary,

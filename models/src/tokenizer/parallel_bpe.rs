@@ -27,6 +27,9 @@ impl Pieces<'_> {
 }
 
 /// Tokens of the pieces that end at `cuts`, in order. `merge` gets a share of the pieces.
+///
+/// # Errors
+/// [`Stopped`] if `merge` was stopped.
 pub(crate) fn merge_pieces<T: Send>(
     bytes: usize,
     cuts: &[usize],

@@ -1,8 +1,8 @@
 //! Pre-tokenizers: they split a text before BPE merging. No merge crosses a cut.
 //!
-//! The expressions are the published ones (`expressions.rs`). The engine is `regex-automata`, whose time is linear: a
-//! backtracking engine needs memory proportional to the longest run of letters, and documents may be hostile. In a
-//! family with several expressions, each splits the pieces of the previous one.
+//! Each pre-tokenizer is a hand-written scanner for a published regular expression. A backtracking regex engine needs
+//! memory proportional to the longest run of letters, and documents may be hostile. Tests compare the scanners with the
+//! expressions. In a family with several expressions, each splits the pieces of the previous one.
 //!
 //! Control tokens are split off before pre-tokenization (in a document, never).
 //!
@@ -13,14 +13,15 @@
 //! tekken    "parseXMLFile/\n"   ->   "parse" | "XMLFile" | "/\n"
 //! ```
 
-mod expressions;
+mod classes;
+mod scanners;
 #[cfg(test)]
 mod tests;
 
-use std::sync::OnceLock;
-
 use kept_kernels::{Stop, Stopped};
-use regex_automata::{Input, PatternID, meta::Regex};
+
+use classes::classes;
+use scanners::{Found, Scan, Scanner};
 
 use crate::ModelError;
 use crate::gguf::Gguf;
@@ -149,38 +150,34 @@ impl ByteLevelRules {
 }
 
 impl PreTokenizer {
-    /// The published expressions, in order of application.
-    fn expressions(self) -> &'static [&'static str] {
-        use expressions::*;
+    /// The scanners, in order of application.
+    fn stages(self) -> &'static [Scan] {
+        use scanners::*;
         match self {
-            PreTokenizer::Gpt2 => &[GPT2],
-            PreTokenizer::SmolLm => &[DIGIT, GPT2],
-            PreTokenizer::Llama3 => &[LLAMA3],
-            PreTokenizer::Qwen2 => &[QWEN2],
-            PreTokenizer::Qwen35 => &[QWEN35],
-            PreTokenizer::Tekken => &[TEKKEN],
-            PreTokenizer::Gpt4o => &[GPT4O],
+            PreTokenizer::Gpt2 => &[gpt2],
+            PreTokenizer::SmolLm => &[digit, gpt2],
+            PreTokenizer::Llama3 => &[llama3],
+            PreTokenizer::Qwen2 => &[qwen2],
+            PreTokenizer::Qwen35 => &[qwen35],
+            PreTokenizer::Tekken => &[tekken],
+            PreTokenizer::Gpt4o => &[gpt4o],
             PreTokenizer::DeepSeekLlm => &[
-                LINE_BREAK,
-                CASED_LETTERS,
-                SIGNS,
-                TRAILING_SPACES,
-                EASTERN,
-                DIGIT,
+                line_break,
+                cased_letters,
+                ascii_signs,
+                trailing_spaces,
+                eastern,
+                digit,
             ],
-            PreTokenizer::DeepSeekCoder => &[LINE_BREAK, LETTERS, PUNCTUATION, EASTERN, DIGIT],
-            PreTokenizer::DeepSeek3 => &[THREE_DIGITS, HAN_AND_KANA, DEEPSEEK3],
+            PreTokenizer::DeepSeekCoder => &[line_break, letters, punctuation, eastern, digit],
+            PreTokenizer::DeepSeek3 => &[three_digits, han_and_kana, deepseek3],
         }
     }
 
-    /// The compiled expressions, in order of application.
-    fn stages(self) -> &'static [Regex] {
-        static STAGES: [OnceLock<Vec<Regex>>; 10] = [const { OnceLock::new() }; 10];
-        STAGES[self as usize]
-            .get_or_init(|| self.expressions().iter().map(|e| compile(e)).collect())
-    }
-
     /// Splits `text` into pieces that tile it, and calls `piece` with the end of each.
+    ///
+    /// # Errors
+    /// [`Stopped`] if `stop` was requested.
     pub(crate) fn cut(
         self,
         text: &str,
@@ -191,32 +188,24 @@ impl PreTokenizer {
     }
 }
 
-/// The pattern of white space whose last character belongs to the next piece.
-const SPACES: PatternID = PatternID::new_unchecked(1);
-
-/// Compiles an expression. The engine has no look-ahead; where an expression has one, it is this end of it: white space
-/// up to the end of the text, or else without its last character, if it has several.
-fn compile(expression: &str) -> Regex {
-    let compiled = match expression.strip_suffix(r"|\s+(?!\S)|\s+") {
-        Some(rest) => Regex::new_many(&[&format!(r"{rest}|\s+\z"), r"\s+\s", r"\s"]),
-        None => Regex::new(expression),
-    };
-    compiled.expect("a constant expression that a test compiles")
-}
-
-/// Splits a piece that begins at `offset` of the whole text with the remaining expressions. Text between the matches of
-/// an expression forms pieces too.
+/// Splits a piece that begins at `offset` of the whole text with the remaining scanners. Text between the matches of a
+/// scanner forms pieces too.
 fn cut(
-    stages: &[Regex],
+    stages: &[Scan],
     text: &str,
     offset: usize,
     stop: &Stop,
     piece: &mut dyn FnMut(usize),
 ) -> Result<(), Stopped> {
-    let Some((regex, rest)) = stages.split_first() else {
+    let Some((scan, rest)) = stages.split_first() else {
         piece(offset + text.len());
         return Ok(());
     };
+    let scanner = Scanner {
+        text,
+        classes: classes(),
+    };
+    let (mut at, mut start) = (0, 0);
     let mut found = |start: usize, end: usize| {
         if start < end {
             cut(rest, &text[start..end], offset + start, stop, piece)
@@ -224,19 +213,16 @@ fn cut(
             Ok(())
         }
     };
-    let mut at = 0;
-    while let Some(found_at) = regex.search(&Input::new(text).range(at..)) {
-        stop.check()?;
-        let (start, mut end) = (found_at.start(), found_at.end());
-        if found_at.pattern() == SPACES {
-            end -= text[start..end]
-                .chars()
-                .next_back()
-                .map_or(0, char::len_utf8);
+    while at < text.len() {
+        match scan(&scanner, at) {
+            Found::Piece(end) => {
+                stop.check()?;
+                found(start, at)?;
+                found(at, end)?;
+                (at, start) = (end, end);
+            }
+            Found::Nothing(end) => at = end,
         }
-        found(at, start)?;
-        found(start, end)?;
-        at = end;
     }
-    found(at, text.len())
+    found(start, at)
 }

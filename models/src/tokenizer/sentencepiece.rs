@@ -140,6 +140,9 @@ impl SentencePiece {
     }
 
     /// Appends the tokens of a text. `space` prepends a space.
+    ///
+    /// # Errors
+    /// [`Stopped`] if `stop` was requested.
     pub(crate) fn encode(
         &self,
         vocabulary: &Vocabulary,

@@ -1,9 +1,9 @@
-//! Compares the pieces with those of the engine that the published tokenizers use.
+//! Compares the scanners with the expressions they implement.
 
 use kept_kernels::Stop;
 use tokenizers::utils::SysRegex;
 
-use super::{NAMES, PreTokenizer};
+use super::{NAMES, PreTokenizer, scanners};
 
 /// Splits every piece with the next expression, as Hugging Face's `Split` does when it keeps matches.
 fn by_expressions(expressions: &[SysRegex], text: &str) -> Vec<String> {
@@ -24,10 +24,10 @@ fn by_expressions(expressions: &[SysRegex], text: &str) -> Vec<String> {
     pieces
 }
 
-fn pieces(pre: PreTokenizer, text: &str) -> Vec<String> {
+fn by_scanner(scanner: PreTokenizer, text: &str) -> Vec<String> {
     let mut pieces = Vec::new();
     let mut start = 0;
-    let done = pre.cut(text, &Stop::new(), |end| {
+    let done = scanner.cut(text, &Stop::new(), |end| {
         pieces.push(text[start..end].to_owned());
         start = end;
     });
@@ -35,6 +35,18 @@ fn pieces(pre: PreTokenizer, text: &str) -> Vec<String> {
     assert_eq!(start, text.len());
     pieces
 }
+
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const DEEPSEEK3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
+const SIGNS: &str = r"\s?[!-/:-~！-／：-～‘-‟\x{3000}-。]+";
+const EASTERN: &str = r"[\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+";
+/// For the test strings, the engine's `\p{N}` equals the standard library's `is_numeric`.
+const DIGIT: &str = r"\p{N}";
 
 /// Short strings over an alphabet in which every alternative of the expressions occurs next to every other.
 fn strings() -> impl Iterator<Item = String> {
@@ -57,25 +69,41 @@ fn strings() -> impl Iterator<Item = String> {
 }
 
 #[test]
-fn pieces_are_those_of_the_published_engine() {
-    for pre in [
-        PreTokenizer::Gpt2,
-        PreTokenizer::SmolLm,
-        PreTokenizer::Llama3,
-        PreTokenizer::Qwen2,
-        PreTokenizer::Qwen35,
-        PreTokenizer::Tekken,
-        PreTokenizer::Gpt4o,
-        PreTokenizer::DeepSeekLlm,
-        PreTokenizer::DeepSeekCoder,
-        PreTokenizer::DeepSeek3,
-    ] {
-        let expressions: Vec<SysRegex> = (pre.expressions().iter())
+fn scanners_split_like_their_expressions() {
+    let cased = scanners::cased_expression();
+    let scanners: [(PreTokenizer, &[&str]); 10] = [
+        (PreTokenizer::Gpt2, &[GPT2]),
+        (PreTokenizer::SmolLm, &[DIGIT, GPT2]),
+        (PreTokenizer::Llama3, &[LLAMA3]),
+        (PreTokenizer::Qwen2, &[QWEN2]),
+        (PreTokenizer::Qwen35, &[QWEN35]),
+        (PreTokenizer::Tekken, &[TEKKEN]),
+        (PreTokenizer::Gpt4o, &[GPT4O]),
+        (
+            PreTokenizer::DeepSeekLlm,
+            &[r"[\r\n]", &cased, SIGNS, r"\s+$", EASTERN, DIGIT],
+        ),
+        (
+            PreTokenizer::DeepSeekCoder,
+            &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", EASTERN, DIGIT],
+        ),
+        (
+            PreTokenizer::DeepSeek3,
+            &[
+                r"\p{N}{1,3}",
+                "[\u{4e00}-\u{9fa5}\u{3040}-\u{30ff}]+",
+                DEEPSEEK3,
+            ],
+        ),
+    ];
+    for (scanner, expressions) in scanners {
+        let expressions: Vec<SysRegex> = expressions
+            .iter()
             .map(|expression| SysRegex::new(expression).unwrap())
             .collect();
         for text in strings() {
             let expected = by_expressions(&expressions, &text);
-            assert_eq!(pieces(pre, &text), expected, "{pre:?} {text:?}");
+            assert_eq!(by_scanner(scanner, &text), expected, "{scanner:?} {text:?}");
         }
     }
 }
@@ -94,7 +122,7 @@ fn a_run_of_a_million_characters_is_split() {
         ("\u{3000}".repeat(1 << 20) + "\u{1}", 4),
     ] {
         for (names, rules) in NAMES {
-            let pieces = pieces(rules.pre, &text).len();
+            let pieces = by_scanner(rules.pre, &text).len();
             assert!(pieces <= most, "{names}: {pieces} pieces");
         }
     }
