@@ -21,6 +21,7 @@ use std::ops::Range;
 
 pub use attention::AttentionGrid;
 pub use lift::{LEVELS, NEUTRAL_QUESTIONS};
+pub use packed::GridBytesError;
 
 /// For each layer and cell of the document, the number of holders that keep the cell: for a cell of one token, the KV
 /// heads that keep the token.
@@ -53,6 +54,21 @@ impl GridError {
     fn too_many(count: u32, holders: usize) -> Self {
         Self(format!("a cell kept by {count} of {holders} slots"))
     }
+}
+
+/// One cell (in most maps one token), for tooltips.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenHolders {
+    /// First UTF-16 code unit.
+    pub start16: u32,
+    /// One past the last.
+    pub end16: u32,
+    /// Holders that keep the cell.
+    pub kept: u32,
+    /// Holders of the layers that have arrived.
+    pub holders: u32,
+    /// `[layers]`: holders that keep the cell; 0 for a layer that has not arrived.
+    pub per_layer: Vec<u8>,
 }
 
 impl MapGrid {
@@ -145,13 +161,26 @@ impl MapGrid {
         }
     }
 
+    /// The cell with index `cell`, or `None` if out of range.
+    pub fn token(&self, cell: usize) -> Option<TokenHolders> {
+        let range = self.range16(cell)?;
+        Some(TokenHolders {
+            start16: range.start,
+            end16: range.end,
+            kept: u32::from(self.totals[cell]),
+            holders: self.holders(None),
+            per_layer: (0..self.planes.len())
+                .map(|layer| self.layer(layer).map_or(0, |plane| plane[cell]))
+                .collect(),
+        })
+    }
+
     /// `[cells]`: holders of one layer that keep each cell; `None` if the layer has not arrived.
     pub fn layer(&self, layer: usize) -> Option<&[u8]> {
         self.planes.get(layer)?.as_deref()
     }
 
-    /// A cell in UTF-16 code units; `None` if there is no such cell.
-    pub fn range16(&self, cell: usize) -> Option<Range<u32>> {
+    fn range16(&self, cell: usize) -> Option<Range<u32>> {
         let end = *self.ends16.get(cell)?;
         let start = match cell {
             0 => 0,

@@ -63,7 +63,10 @@ pub use error::EngineError;
 pub use event::{Event, Phase, Progress};
 pub use evictions::{Evicted, EvictionLog};
 pub use fit::{FEW_PAGES_PER_MINUTE, Fit, FitLine, TOKENS_PER_PAGE, pages_per_minute};
-pub use grid::{AttentionGrid, GridError, LEVELS, MapGrid, NEUTRAL_QUESTIONS, ends16};
+pub use grid::{
+    AttentionGrid, GridBytesError, GridError, LEVELS, MapGrid, NEUTRAL_QUESTIONS, TokenHolders,
+    ends16,
+};
 pub use ledger::{MemoryLedger, MemoryNow};
 pub use method_spec::{MethodSpec, MethodTextError};
 pub use model_path::{MINI, MiniMissing, model_path};

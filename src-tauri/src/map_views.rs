@@ -14,10 +14,8 @@ const PARTS: u64 = 10;
 
 /// The token with index `token`, if it exists.
 pub fn token(map: &MapGrid, document: Option<&OpenDocument>, token: usize) -> Option<TokenSlots> {
-    let range = map.range16(token)?;
-    let start = range.start as usize;
-    let kept_in = |layer| map.layer(layer).map_or(0, |plane| plane[token]);
-    let per_layer: Vec<u8> = (0..map.layers()).map(kept_in).collect();
+    let slots = map.token(token)?;
+    let start = slots.start16 as usize;
     let heads = |layer| map.heads_of(layer, token).unwrap_or_default();
     let known = (0..map.layers()).any(|layer| map.masks(layer).is_some());
     Some(TokenSlots {
@@ -27,10 +25,10 @@ pub fn token(map: &MapGrid, document: Option<&OpenDocument>, token: usize) -> Op
             Vec::new()
         },
         start,
-        end: range.end as usize,
-        kept: per_layer.iter().copied().map(u32::from).sum(),
-        slots: map.holders(None),
-        per_layer,
+        end: slots.end16 as usize,
+        kept: slots.kept,
+        slots: slots.holders,
+        per_layer: slots.per_layer,
         kv_heads: map.holders_per_cell(),
         tokens: map.tokens_per_cell(),
         page: document.and_then(|document| document.page_at(start)),

@@ -226,7 +226,7 @@ mod tests {
                     assert_eq!(map.heads_of(layer, cell), Some(heads));
                 }
             }
-            assert_eq!(MapGrid::from_bytes(&map.to_bytes()), Some(map));
+            assert_eq!(MapGrid::from_bytes(&map.to_bytes()), Ok(map));
         }
     }
 

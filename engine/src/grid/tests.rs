@@ -106,8 +106,11 @@ fn counts_sum_the_layers_received_so_far() {
     assert_eq!(grid.counts(Some(1)), [2, 0, 1]);
     assert_eq!(grid.counts(Some(0)), [0, 0, 0]);
     assert_eq!((grid.holders(Some(1)), grid.holders(Some(0))), (2, 0));
-    assert_eq!(grid.holders(None), 4);
-    assert_eq!((grid.range16(2), grid.range16(3)), (Some(2..5), None));
+    let token = grid.token(2).unwrap();
+    assert_eq!((token.start16, token.end16), (2, 5));
+    assert_eq!((token.kept, token.holders), (3, 4));
+    assert_eq!(token.per_layer, [0, 1, 2]);
+    assert_eq!(grid.token(3), None);
 }
 
 #[test]
@@ -154,7 +157,7 @@ fn an_empty_document_has_an_empty_map() {
     let mut grid = MapGrid::new(2, 2, Vec::new());
     grid.set_layer(0, &[]).unwrap();
     assert_eq!(grid.share_of(0..9), (0.0, 0.0));
-    assert_eq!(MapGrid::from_bytes(&grid.to_bytes()), Some(grid));
+    assert_eq!(MapGrid::from_bytes(&grid.to_bytes()), Ok(grid));
 }
 
 #[test]
@@ -162,7 +165,7 @@ fn map_round_trips_through_bytes() {
     let mut random = StdRng::seed_from_u64(5);
     for _ in 0..200 {
         let (grid, _) = drawn(&mut random);
-        assert_eq!(MapGrid::from_bytes(&grid.to_bytes()), Some(grid));
+        assert_eq!(MapGrid::from_bytes(&grid.to_bytes()), Ok(grid));
     }
 }
 
@@ -175,24 +178,25 @@ fn from_bytes_refuses_invalid_bytes() {
         .unwrap();
     let bytes = grid.to_bytes();
     for end in 0..bytes.len() {
-        assert_eq!(MapGrid::from_bytes(&bytes[..end]), None, "cut at {end}");
+        assert!(MapGrid::from_bytes(&bytes[..end]).is_err(), "cut at {end}");
     }
     for at in 0..bytes.len() {
         let mut changed = bytes.clone();
         changed[at] ^= 1 << (at % 8);
-        let read = MapGrid::from_bytes(&changed);
-        assert_ne!(read.as_ref(), Some(&grid), "changed at {at}");
+        assert!(MapGrid::from_bytes(&changed).is_err(), "changed at {at}");
     }
-    assert_eq!(MapGrid::from_bytes(b""), None);
-    // Random fields: no panic, no huge allocation.
+    assert_eq!(MapGrid::from_bytes(b""), Err(GridBytesError::NotAMap));
+    assert_eq!(
+        MapGrid::from_bytes(b"KMAP\x09"),
+        Err(GridBytesError::Version(9))
+    );
+    // A correct checksum over random fields: no panic, no huge allocation.
     for _ in 0..2000 {
-        let mut drawn: Vec<u8> = Vec::new();
-        for _ in 0..4 {
-            drawn.extend(random.random_range(0..4u32).to_le_bytes());
-        }
-        let field = random.random_range(0..16);
-        drawn[field] = random.random();
-        drawn.extend((0..random.random_range(0..40)).map(|_| random.random_range(0..4u8)));
+        let mut drawn = b"KMAP".to_vec();
+        drawn.push(random.random_range(1..3));
+        drawn.extend((0..random.random_range(0..40)).map(|_| random.random::<u8>()));
+        let sum = packed::checksum(&drawn);
+        drawn.extend(sum.to_le_bytes());
         let _ = MapGrid::from_bytes(&drawn);
     }
 }
@@ -247,7 +251,7 @@ fn cells_of_several_tokens_keep_shares() {
         if whole_cells && !steps {
             assert!((exact.0 - found.0).abs() < 1e-6, "{exact:?} {found:?}");
         }
-        assert_eq!(MapGrid::from_bytes(&coarse.to_bytes()), Some(coarse));
+        assert_eq!(MapGrid::from_bytes(&coarse.to_bytes()), Ok(coarse));
     }
 }
 
@@ -270,4 +274,6 @@ fn bounded_map_shows_one_of_ten_million_tokens() {
         .filter(|&count| count > 0)
         .collect();
     assert_eq!(seen.len(), 1);
+    // The size of a stored map.
+    assert!(grid.to_bytes().len() < 1 << 20, "{}", grid.to_bytes().len());
 }

@@ -130,7 +130,7 @@ impl AppState {
     /// # Errors
     /// If the bytes are no map.
     pub(super) fn neutral_arrived(&mut self, ticket: u64, bytes: &[u8]) -> Result<(), String> {
-        let map = MapGrid::from_bytes(bytes).ok_or("a map that is damaged")?;
+        let map = MapGrid::from_bytes(bytes).map_err(|error| error.to_string())?;
         if let Some(turn) = self.maps.neutral.turn_of(ticket) {
             self.set_neutral(turn, Arc::new(Mutex::new(map)));
         }

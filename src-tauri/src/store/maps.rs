@@ -95,7 +95,8 @@ impl Store {
 }
 
 fn grid_of(bytes: &[u8]) -> Result<MapGrid, StoreError> {
-    MapGrid::from_bytes(&inflate(bytes)?).ok_or_else(|| StoreError::Value("a map".to_owned()))
+    MapGrid::from_bytes(&inflate(bytes)?)
+        .map_err(|error| StoreError::Value(format!("a map ({error})")))
 }
 
 fn log_of(bytes: &[u8], cells: usize) -> Result<EvictionLog, StoreError> {
