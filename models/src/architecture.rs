@@ -70,6 +70,8 @@ pub(crate) enum WindowRope {
     Unscaled,
     /// With this base, unless the file declares another, and without scaling.
     Base(f64),
+    /// That of the file; its global layers have none.
+    Alone,
 }
 
 /// RMS norms of queries and keys before RoPE.
@@ -109,6 +111,8 @@ pub(crate) enum Shared {
 pub(crate) enum Router {
     /// A softmax over the scores of the chosen experts.
     Softmax,
+    /// A softmax over all scores, divided by the sum of those chosen. `exp_probs_b` is added for the choice only.
+    BiasedSoftmax,
     /// The sigmoid of each score, divided by the sum of those chosen. `exp_probs_b` is added for the choice only.
     Sigmoid,
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! scores = router * x [+ bias]        S = the highest `used` scores, w = softmax over S
 //!                                     LFM2: p = sigmoid(scores), S = the highest `used` p + bias, w = p / sum of S
+//!                                     ERNIE 4.5: the same with p = softmax(scores)
 //! residual += [shared expert(x)], or [sigmoid(shared router * x) * shared expert(x)]
 //! residual += sum over e in S:  w[e] * (down[e] * (activation(gate[e] * x [+ bias]) * (up[e] * x [+ bias])) [+ bias])
 //! ```
@@ -14,7 +15,7 @@
 //! the chosen ones (Qwen 3) is this softmax.
 
 use kept_kernels::mapped::MappedMatrix;
-use kept_kernels::{QuantisedRows, Stop, Stopped, add_assign};
+use kept_kernels::{QuantisedRows, Stop, Stopped, add_assign, softmax};
 
 use crate::ModelError;
 use crate::architecture::{Router, Shared};
@@ -27,7 +28,7 @@ use crate::weights::{self, Floats};
 pub(crate) struct Experts {
     /// `[experts, width]`
     pub(crate) router: MappedMatrix,
-    /// `[experts]`: added to the scores; to sigmoids, for the choice only.
+    /// `[experts]`: added to the scores; to sigmoids and to a softmax, for the choice only.
     router_bias: Option<Vec<f32>>,
     weighting: Router,
     /// `[experts]` of `[ffn, width]`
@@ -136,7 +137,7 @@ impl Experts {
         Ok(Self {
             router: weights::matrix(gguf, &name("ffn_gate_inp.weight"), all, width)?,
             router_bias: match (config.architecture.router, config.architecture.expert_bias) {
-                (Router::Sigmoid, _) => Some("exp_probs_b.bias"),
+                (Router::Sigmoid | Router::BiasedSoftmax, _) => Some("exp_probs_b.bias"),
                 (Router::Softmax, true) => Some("ffn_gate_inp.bias"),
                 (Router::Softmax, false) => None,
             }
@@ -243,8 +244,10 @@ impl Experts {
         choices.clear();
         let bias = |expert: usize| (self.router_bias.as_ref()).map_or(0.0, |bias| bias[expert]);
         for (row, scores) in scores.chunks_exact_mut(self.gate.len()).enumerate() {
-            if self.weighting == Router::Sigmoid {
-                scores.iter_mut().for_each(|x| *x = sigmoid(*x));
+            match self.weighting {
+                Router::Softmax => {}
+                Router::BiasedSoftmax => softmax(scores),
+                Router::Sigmoid => scores.iter_mut().for_each(|x| *x = sigmoid(*x)),
             }
             let first = choices.len();
             for (expert, &score) in scores.iter().enumerate() {
@@ -267,18 +270,19 @@ impl Experts {
         choices.sort_unstable_by_key(|choice| (choice.expert, choice.row));
     }
 
-    /// The weights of a row's choices, the best first. `scores [experts]` are sigmoids if weights are.
+    /// The weights of a row's choices, the best first. `scores [experts]` are probabilities unless a softmax over the
+    /// chosen ones follows.
     fn routing_weights(&self, scores: &[f32], chosen: &mut [Routing]) {
         let highest = chosen[0].weight;
         // As the model's own code.
         let mut sum = match self.weighting {
-            Router::Softmax => 0.0,
+            Router::Softmax | Router::BiasedSoftmax => 0.0,
             Router::Sigmoid => 1e-6,
         };
         for choice in chosen.iter_mut() {
             choice.weight = match self.weighting {
                 Router::Softmax => (choice.weight - highest).exp(),
-                Router::Sigmoid => scores[choice.expert],
+                Router::BiasedSoftmax | Router::Sigmoid => scores[choice.expert],
             };
             sum += choice.weight;
         }

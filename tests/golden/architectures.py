@@ -11,7 +11,7 @@ Weights are multiples of 1/64, so that the files compress to a third.
 import gzip
 import json
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import gguf
@@ -59,7 +59,7 @@ class Shape:
     def arch_in_file(self) -> str:
         return {"mixtral": "llama", "gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "ministral3": "mistral3",
                 "olmo3": "olmo2", "lfm2_moe": "lfm2moe", "granitemoeshared": "granitemoe",
-                "granitemoehybrid": "granitehybrid"}.get(self.arch, self.arch)
+                "granitemoehybrid": "granitehybrid", "ernie4_5_moe": "ernie4_5-moe"}.get(self.arch, self.arch)
 
     @property
     def seed(self) -> int:
@@ -113,6 +113,10 @@ def hybrid_layers(kv_heads: list[int]) -> list[str]:
     return ["attention" if heads else "mamba" for heads in kv_heads]
 
 
+def exaone_layers(layers: int) -> list[str]:
+    return ["sliding_attention" if (i + 1) % 4 else "full_attention" for i in range(layers)]
+
+
 def lfm2_layers(kv_heads: list[int]) -> list[str]:
     return ["full_attention" if heads else "conv" for heads in kv_heads]
 
@@ -130,6 +134,20 @@ SHAPES = [
           keys={"expert_count": 6, "expert_used_count": 2}),
     Shape("glm4", {"rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}, "attention_bias": True, "pad_token_id": 0},
           keys={"rope.dimension_count": 8}),
+    Shape("seed_oss", {"rope_parameters": PLAIN, "attention_bias": True, "attention_out_bias": False}, tied=False),
+    # llama.cpp's heads are as wide together as the model.
+    Shape("exaone4", {"rope_parameters": tiny.LLAMA3, "sliding_window": None, "layer_types": ["full_attention"] * 3},
+          head_dim=8, keys={"rope.freq_base": 50_000.0},
+          factors={"rope_freqs.weight": tiny.llama3_divisors(replace(tiny.MODELS[1], head_dim=8)).tolist()}),
+    Shape("exaone4", {"rope_parameters": PLAIN, "sliding_window": WINDOW, "layer_types": exaone_layers(64)}, name="exaone4-windows",
+          layers=64,  # llama.cpp applies the window to models of 64 layers only
+          heads=2, kv_heads=1, head_dim=8, width=16, hidden=16,
+          keys={"attention.sliding_window": WINDOW}),
+    Shape("ernie4_5", {"rope_parameters": PLAIN, "use_bias": False}),
+    Shape("ernie4_5_moe", {"rope_parameters": PLAIN, "use_bias": False, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24,
+                           "moe_num_shared_experts": 2, "moe_layer_start_index": 1}, name="ernie4_5-moe", head_dim=8,
+          keys={"leading_dense_block_count": 1, "interleave_moe_layer_step": 1, "expert_count": 6, "expert_used_count": 2,
+                "expert_feed_forward_length": 24, "expert_shared_feed_forward_length": 48}),
     Shape("qwen3moe", {"rope_parameters": PLAIN, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
                        "norm_topk_prob": True},
           keys={"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 24}),
@@ -211,7 +229,8 @@ SHAPES = [
           keys={"attention.head_count_kv": [0, 0, 2, 0, 2], "shortconv.l_cache": 4, "leading_dense_block_count": 2,
                 "expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 24, "expert_gating_func": 2}),
 ]
-CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "glm4": "Glm4", "mixtral": "Mixtral", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText",
+CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "glm4": "Glm4", "seed_oss": "SeedOss", "exaone4": "Exaone4", "ernie4_5": "Ernie4_5",
+           "ernie4_5_moe": "Ernie4_5_Moe", "mixtral": "Mixtral", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText",
            "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
            "gemma4": "Gemma4Text", "smollm3": "SmolLM3", "ministral3": "Ministral3", "granite": "Granite", "olmo3": "Olmo3",
            "lfm2": "Lfm2", "lfm2_moe": "Lfm2Moe", "granitemoeshared": "GraniteMoeShared",
@@ -268,7 +287,8 @@ PARTS = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.
          "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
          "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "block_sparse_moe.router": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
          "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
-         "mlp.shared_expert.down_proj": "ffn_down_shexp", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+         "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+         "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
 LFM2_PARTS = {"operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "self_attn.out_proj": "attn_output",
               "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm", "conv.conv": "shortconv.conv",
               "conv.in_proj": "shortconv.in_proj", "conv.out_proj": "shortconv.out_proj", "feed_forward.w1": "ffn_gate",
@@ -291,12 +311,12 @@ GEMMA4_VECTORS = {"layer_scalar": "layer_output_scale.weight", "router.scale": "
 def tensors(shape: Shape, model):
     """The names and numbers that a converter writes."""
     gemma, qwen35 = shape.arch.startswith("gemma"), shape.arch.startswith("qwen3_5")
-    parts = PARTS | (SANDWICH if gemma or shape.arch == "olmo3" else {}) | (GEMMA4_PARTS if shape.arch == "gemma4" else {})
+    parts = PARTS | (SANDWICH if gemma or shape.arch in ("olmo3", "exaone4") else {}) | (GEMMA4_PARTS if shape.arch == "gemma4" else {})
     if shape.arch.startswith("lfm2"):
         parts = PARTS | LFM2_PARTS
     if shape.arch == "glm4":
         parts = PARTS | GLM4_PARTS
-    if shape.arch == "gpt_oss" or qwen35:
+    if shape.arch in ("gpt_oss", "seed_oss") or qwen35:
         parts = parts | {"post_attention_layernorm": "post_attention_norm"}
     for name, weight in model.state_dict().items():
         stem, kind = name.removeprefix("model.").rsplit(".", 1)
@@ -338,8 +358,8 @@ def tensors(shape: Shape, model):
             if heads and shape.arch.startswith(("llama", "mixtral", "smollm3", "ministral3", "granite")):
                 matrix = tiny.neighbouring_pairs(data.reshape(len(data), -1), heads)
                 data = matrix.reshape(data.shape)
-            if kind == "expert_bias":
-                yield f"blk.{layer}.exp_probs_b.bias", data
+            if kind in ("expert_bias", "e_score_correction_bias"):
+                yield f"blk.{layer}.exp_probs_b.bias", data.ravel()
                 continue
             if part == "mlp.shared_expert_gate":
                 data = data[0]
@@ -445,6 +465,11 @@ def write_gguf(shape: Shape, model, path: Path) -> None:
 # --------------------------------------------------------------------------------
 
 
+def window_of(attention) -> int | None:
+    """The window of a layer; EXAONE's global layers name that of the others."""
+    return getattr(attention, "sliding_window", None) if getattr(attention, "is_sliding", True) else None
+
+
 class Dropped:
     """Eager attention of any of these models, in which queries after the prompt attend only to `kept` of it in global
     layers."""
@@ -457,7 +482,7 @@ class Dropped:
         scores = torch.matmul(query, repeat_kv(key, groups).transpose(2, 3)) * (scaling or module.head_dim**-0.5)
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
-        window = getattr(module, "sliding_window", None)
+        window = window_of(module)
         hidden = torch.ones(n, n, dtype=torch.bool).triu(1)
         if window is not None:
             hidden |= torch.ones(n, n, dtype=torch.bool).tril(-window)
@@ -477,7 +502,7 @@ def dropped(shape: Shape, model) -> dict[str, np.ndarray]:
     ids = draw_ids(shape.seed + 2, PROMPT + STEPS)
     rng = np.random.default_rng(shape.seed)
     full = [i for i, layer in enumerate(model.model.layers)
-            if getattr(layer, "self_attn", None) and getattr(layer.self_attn, "sliding_window", None) is None]
+            if getattr(layer, "self_attn", None) and window_of(layer.self_attn) is None]
     groups = {i: model.model.layers[i].self_attn.num_key_value_groups for i in full}
     kept = {i: np.sort(np.stack([rng.permutation(PROMPT)[:KEPT] for _ in range(shape.heads // groups[i])]), axis=1)
             for i in full}
@@ -544,6 +569,23 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         mistakes["no window"] = lambda m: window_all(m, None)
         mistakes["a window one too wide"] = lambda m: window_sliding(m, WINDOW + 1)
         mistakes["no yarn"] = inv_freq("inv_freq", lambda m: plain)
+    if shape.arch == "seed_oss":
+        mistakes |= {f"no {x} bias": each(f"{x}_proj.bias", 0.0) for x in ("q", "k", "v")}
+    if shape.arch == "exaone4":
+        mistakes |= {f"no {x} norm": each(f"{x}_norm", 1.0) for x in ("q", "k")}
+        mistakes |= {f"no {x}": each(x, 1.0) for x in ("post_attention_layernorm", "post_feedforward_layernorm")}
+    if shape.stem == "exaone4":
+        mistakes["no divisors"] = inv_freq("inv_freq", lambda m: 50_000.0 ** (-torch.arange(0, 8, 2).float() / 8))
+    if shape.stem == "exaone4-windows":
+        mistakes["no window"] = lambda m: window_all(m, None)
+        mistakes["a window one too wide"] = lambda m: window_sliding(m, WINDOW + 1)
+    if shape.arch == "ernie4_5_moe":
+        def sparse_layers(change):
+            return lambda m: [change(layer.mlp) for layer in m.model.layers[shape.hf["moe_layer_start_index"]:]]
+
+        mistakes["no bias of experts"] = each("e_score_correction_bias", 0.0)
+        mistakes["no expert for every token"] = each("shared_experts.down_proj", 0.0)
+        mistakes["one expert less"] = sparse_layers(lambda mlp: setattr(mlp.gate, "top_k", 1))
     if shape.arch == "qwen3_5_moe_text":
         mistakes["no gate of the shared expert"] = each("shared_expert_gate", 0.0)
     if shape.arch.startswith("qwen3_5"):
@@ -665,7 +707,7 @@ def window_all(model, window) -> None:
 
 def window_sliding(model, window) -> None:
     for layer in model.model.layers:
-        if layer.self_attn.sliding_window is not None:
+        if window_of(layer.self_attn) is not None:
             layer.self_attn.sliding_window = window
     windowed(model)
 

@@ -61,12 +61,17 @@ pub fn model(stem: &str) -> PathBuf {
 }
 
 /// The tiny models of `golden/architectures`, by file stem: one for each architecture.
-pub const ARCHITECTURES: [&str; 24] = [
+pub const ARCHITECTURES: [&str; 29] = [
     "llama-bias-yarn",
     "qwen2",
     "qwen3",
     "qwen3moe",
     "glm4",
+    "seed_oss",
+    "exaone4",
+    "exaone4-windows",
+    "ernie4_5",
+    "ernie4_5-moe",
     "mixtral",
     "qwen35",
     "qwen35moe",

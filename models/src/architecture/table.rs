@@ -91,6 +91,13 @@ const GRANITE: Architecture = Architecture {
     ..LLAMA
 };
 
+const ERNIE: Architecture = Architecture {
+    // ERNIE 4.5: 0.3B.
+    name: "ernie4_5",
+    pairing: Pairing::Neighbours,
+    ..PLAIN
+};
+
 const LFM2: Architecture = Architecture {
     // LFM2 and LFM2.5.
     name: "lfm2",
@@ -153,6 +160,38 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         fused: true,
         sandwich: true,
         ..PLAIN
+    },
+    Architecture {
+        // Seed-OSS: 36B.
+        name: "seed_oss",
+        qkv_bias: Part::Required,
+        ffn_norm: "post_attention_norm.weight",
+        ..PLAIN
+    },
+    Architecture {
+        // EXAONE 4: 1.2B, whose layers are all global, and 32B.
+        name: "exaone4",
+        qkv_bias: Part::Absent,
+        qk_norm: QkNorm::Heads,
+        pre_norm: false,
+        sandwich: true,
+        sliding: Sliding::Most {
+            period: 4,
+            window: None,
+            rope: WindowRope::Alone,
+        },
+        rope_freqs: true,
+        ..PLAIN
+    },
+    ERNIE,
+    Architecture {
+        // ERNIE 4.5 with experts: 21B-A3B, 300B-A47B.
+        name: "ernie4_5-moe",
+        experts: Part::Required,
+        dense_first: true,
+        router: Router::BiasedSoftmax,
+        shared_expert: Shared::Plain,
+        ..ERNIE
     },
     QWEN35,
     Architecture {

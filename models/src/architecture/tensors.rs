@@ -99,7 +99,7 @@ impl Architecture {
             (dense && !self.fused, &["ffn_gate.weight"]),
             (experts, &ROUTED),
             (
-                experts && self.router == Router::Sigmoid,
+                experts && self.router != Router::Softmax,
                 &["exp_probs_b.bias"],
             ),
             (experts && self.dense_and_experts, &ROUTED_BESIDE_DENSE),

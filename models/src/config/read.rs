@@ -50,9 +50,13 @@ impl Config {
                 .collect(),
             windows,
         };
-        let rotation = |layer: usize, window| match (architecture.nope_every, window) {
+        let windows_alone = slides
+            && matches!(architecture.sliding, Sliding::Most { rope, .. } if rope == WindowRope::Alone);
+        let rotation = |layer: usize, window: Option<usize>| match (architecture.nope_every, window)
+        {
             _ if unrotated => LayerRotation::None,
             (Some(every), _) if (layer + 1).is_multiple_of(every) => LayerRotation::None,
+            (_, None) if windows_alone => LayerRotation::None,
             (_, Some(_)) if window_rope.is_some() => LayerRotation::WindowRope,
             _ => LayerRotation::Rope,
         };
@@ -120,7 +124,7 @@ fn attention_scale(architecture: &Architecture, layers: usize, width: usize, hea
 fn window_base(architecture: &Architecture, base: f64) -> Option<f64> {
     match architecture.sliding {
         Sliding::Most { rope: own, .. } => match own {
-            WindowRope::Global => None,
+            WindowRope::Global | WindowRope::Alone => None,
             WindowRope::Unscaled => Some(base),
             WindowRope::Base(base) => Some(base),
         },

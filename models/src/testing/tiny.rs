@@ -360,7 +360,7 @@ impl TinyLlama {
             if own.expert_bias {
                 vector(&name("ffn_gate_inp.bias"), &[EXPERTS], 0.0);
             }
-            if own.router == Router::Sigmoid && self.routes(layer) {
+            if own.router != Router::Softmax && self.routes(layer) {
                 vector(&name("exp_probs_b.bias"), &[EXPERTS], 0.0);
             }
             if self.recurs(layer) {

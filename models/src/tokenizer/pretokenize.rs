@@ -39,6 +39,8 @@ pub(crate) enum PreTokenizer {
     Qwen2,
     /// Qwen 3.5's expression: Qwen 2's, where marks belong to words.
     Qwen35,
+    /// Seed's expression: Qwen 2's, where line breaks do not belong to the signs before them.
+    Seed,
     /// Mistral's Tekken: splits words at a change to upper case; one digit per piece.
     Tekken,
     /// GPT-4o's expression: Tekken's with contractions and up to three digits per piece.
@@ -122,6 +124,7 @@ const NAMES: &[(&str, ByteLevelRules)] = &[
         },
     ),
     ("megrez hunyuan kormo f2llmv2", rules(PreTokenizer::Qwen2)),
+    ("seed-coder", rules(PreTokenizer::Seed)),
     ("tekken", rules(PreTokenizer::Tekken)),
     ("gpt-4o llama4 kanana2 talkie", rules(PreTokenizer::Gpt4o)),
     ("deepseek-llm", rules(PreTokenizer::DeepSeekLlm)),
@@ -159,6 +162,7 @@ impl PreTokenizer {
             PreTokenizer::Llama3 => &[llama3],
             PreTokenizer::Qwen2 => &[qwen2],
             PreTokenizer::Qwen35 => &[qwen35],
+            PreTokenizer::Seed => &[seed],
             PreTokenizer::Tekken => &[tekken],
             PreTokenizer::Gpt4o => &[gpt4o],
             PreTokenizer::DeepSeekLlm => &[

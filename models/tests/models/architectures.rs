@@ -11,7 +11,7 @@ use kept_models::{
     RopeTable,
 };
 
-const ALL: [&str; 23] = [
+const ALL: [&str; 27] = [
     "llama",
     "qwen2",
     "qwen2vl",
@@ -20,6 +20,10 @@ const ALL: [&str; 23] = [
     "qwen3vl",
     "qwen3vlmoe",
     "glm4",
+    "seed_oss",
+    "exaone4",
+    "ernie4_5",
+    "ernie4_5-moe",
     "qwen35",
     "qwen35moe",
     "gpt-oss",
@@ -141,6 +145,9 @@ fn missing_and_unknown_tensors_of_architectures_are_named() {
         ("olmo2", "post_attention_norm.weight"),
         ("lfm2", "attn_q_norm.weight"),
         ("lfm2moe", "exp_probs_b.bias"),
+        ("ernie4_5-moe", "exp_probs_b.bias"),
+        ("seed_oss", "attn_v.bias"),
+        ("exaone4", "attn_q_norm.weight"),
         ("granitemoe", "ffn_up_shexp.weight"),
     ] {
         let name = format!("blk.1.{part}");
@@ -329,6 +336,18 @@ fn windows_and_rotations_follow_the_architecture() {
     assert_eq!(rotated, [true, true, true, false, true, true]);
     let table = RopeTable::new(&smollm3, 4);
     assert!(table.of_layer(3).is_none() && table.of_layer(4).is_some());
+    // EXAONE's global layers have no RoPE where others have a window.
+    let exaone = config("exaone4", |_| {});
+    assert_eq!(windows(&exaone)[2..5], [w, None, w]);
+    assert!(
+        (exaone.kinds.iter())
+            .all(|kind| { (kind.rotation == LayerRotation::None) == kind.window().is_none() })
+    );
+    let global = config("exaone4", |w| {
+        w.remove("exaone4.attention.sliding_window");
+    });
+    let turned = |kind: &LayerKind| kind.rotation == LayerRotation::Rope;
+    assert!(global.kinds.iter().all(turned));
     // IBM's files switch RoPE off by this key.
     let granite = config("granite", |w| {
         w.set("granite.rope.scaling.finetuned", MetaValue::Flag(false));

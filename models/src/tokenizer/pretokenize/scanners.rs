@@ -131,8 +131,8 @@ pub(super) fn gpt2(s: &Scanner<'_>, at: usize) -> Found {
 }
 
 /// `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,digits}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`;
-/// with `marks`, `[\p{L}\p{M}]+` are words and marks no signs.
-fn words(s: &Scanner<'_>, at: usize, digits: usize, marks: bool) -> Found {
+/// with `marks`, `[\p{L}\p{M}]+` are words and marks no signs; the line breaks after signs are `breaks`.
+fn words(s: &Scanner<'_>, at: usize, digits: usize, marks: bool, breaks: &[char]) -> Found {
     let in_word = |class: Class| class.is_letter() || marks && class == Class::Mark;
     if let Some(end) = s.contraction(at, true) {
         return Found::Piece(end);
@@ -149,27 +149,30 @@ fn words(s: &Scanner<'_>, at: usize, digits: usize, marks: bool) -> Found {
     if c != '\r' && c != '\n' && s.class(after).is_some_and(in_word) {
         return Found::Piece(s.run_of(after, in_word));
     }
-    let signs = s.signs(
-        at,
-        |class| class.is_other() && !in_word(class),
-        &['\r', '\n'],
-    );
+    let signs = s.signs(at, |class| class.is_other() && !in_word(class), breaks);
     Found::Piece(signs.unwrap_or_else(|| s.lines_and_spaces(at)))
 }
 
+const BREAKS: &[char] = &['\r', '\n'];
+
 /// Llama 3's expression.
 pub(super) fn llama3(s: &Scanner<'_>, at: usize) -> Found {
-    words(s, at, 3, false)
+    words(s, at, 3, false, BREAKS)
 }
 
 /// Qwen 2's expression.
 pub(super) fn qwen2(s: &Scanner<'_>, at: usize) -> Found {
-    words(s, at, 1, false)
+    words(s, at, 1, false, BREAKS)
 }
 
 /// Qwen 3.5's expression.
 pub(super) fn qwen35(s: &Scanner<'_>, at: usize) -> Found {
-    words(s, at, 1, true)
+    words(s, at, 1, true, BREAKS)
+}
+
+/// Seed's expression, whose signs end before a line break.
+pub(super) fn seed(s: &Scanner<'_>, at: usize) -> Found {
+    words(s, at, 1, false, &[])
 }
 
 /// `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+`, else the same with `+` before `*`: a
