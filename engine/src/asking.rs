@@ -124,18 +124,23 @@ impl Engine {
         prompt: &Prompt,
     ) -> Result<(Plan, usize), EngineError> {
         let plan = |kept_last: usize| {
-            self.plan_maybe_without_vault(&PlanRequest {
-                prompt: &PromptShape {
-                    kept_last,
-                    ..prompt.shape()
-                },
-                method: ask.method,
-                budget: ask.budget,
-                max_new_tokens: ask.max_tokens,
+            let shape = PromptShape {
+                kept_last,
+                ..prompt.shape()
+            };
+            let request = PlanRequest {
                 limits: ask.limits,
                 text_bytes: ask.document.text.len() as u64,
                 vault: ask.vault.map(|vaults| vaults.kind),
-            })
+                ..PlanRequest::new(&shape, ask.method, ask.budget, ask.max_tokens)
+            };
+            match ask.vault {
+                Some(vaults) => {
+                    let prefix_ids = &prompt.ids[..prompt.document.end];
+                    self.plan_with_vault(&request, prefix_ids, vaults)
+                }
+                None => self.plan(&request),
+            }
         };
         let first = plan(0)?;
         let turns = prompt.turns.len();

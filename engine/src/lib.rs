@@ -73,7 +73,7 @@ pub use model_path::{MINI, MiniMissing, model_path};
 pub use note::{Note, WithinMemory};
 pub use observe::{HostRows, Pool};
 pub use paint::{Run, runs};
-pub use plan::{Estimate, Plan, PlanRequest, Segment, StreamPlan};
+pub use plan::{Estimate, Plan, PlanRequest, Segment, StoredPrefix, StreamPlan};
 pub use prefill::{Prefill, PrefillOutcome, Reconstructed};
 pub use progress_meter::ProgressMeter;
 pub use prompt::{Part, Prompt, PromptForm, PromptText, PromptToken, Turn};

@@ -65,16 +65,13 @@ impl<'a> DocumentReadRequest<'a> {
     /// A question to come, as far as its plan depends on it.
     fn plan_request(&self, prompt: &'a PromptShape, streaming: Streaming) -> PlanRequest<'a> {
         PlanRequest {
-            prompt,
-            method: self.method,
-            budget: self.budget,
-            max_new_tokens: self.max_tokens,
             limits: Limits {
                 memory: self.memory,
                 streaming,
             },
             text_bytes: self.document.text.len() as u64,
             vault: Some(self.vaults.kind),
+            ..PlanRequest::new(prompt, self.method, self.budget, self.max_tokens)
         }
     }
 }

@@ -111,7 +111,7 @@ impl Engine {
         prefix_ids: &[u32],
         vaults: Vaults<'_>,
     ) -> Result<Estimate, EngineError> {
-        let plan = self.plan_maybe_without_vault(request)?;
+        let plan = self.plan_with_vault(request, prefix_ids, vaults)?;
         if !plan.uses_vault() {
             return plan.estimate();
         }

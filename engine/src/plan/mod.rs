@@ -19,12 +19,13 @@ use std::sync::Arc;
 
 use kept_kernels::{CacheType, PackedRows};
 use kept_policies::{Budget, Method, PolicyError, PromptShape};
+use kept_vault::Vaults;
 
 pub use estimate::Estimate;
 pub(crate) use estimate::{agnostic_note, budget_note};
 pub(crate) use kept::{full_cache_bytes, window_bytes};
-pub(crate) use prefill::SumsOverQueries;
 pub use prefill::{CHUNK, LayerKeeps, PrefillPlan, WIDE_CHUNKS};
+pub(crate) use prefill::{FEW_ROWS, SumsOverQueries};
 pub(crate) use reconstruction::ReconstructionPlan;
 pub use reconstruction::Segment;
 pub use stream::StreamPlan;
@@ -50,6 +51,19 @@ pub struct PlanRequest<'a> {
     pub text_bytes: u64,
     /// Row format of the document's vault, if vaults are used.
     pub vault: Option<PackedRows>,
+    /// What the vault is assumed to have, in a memory limit.
+    pub stored: Option<StoredPrefix>,
+}
+
+/// What a vault provides, as far as memory depends on it.
+#[derive(Debug, Clone, Copy)]
+pub struct StoredPrefix {
+    /// First tokens of the prompt whose rows and measurements it has.
+    pub tokens: usize,
+    /// Bytes of its buffers.
+    pub bytes: u64,
+    /// Whether it has the scores of a reconstruction.
+    pub scores: bool,
 }
 
 impl<'a> PlanRequest<'a> {
@@ -71,11 +85,13 @@ impl<'a> PlanRequest<'a> {
             },
             text_bytes: 0,
             vault: None,
+            stored: None,
         }
     }
 }
 
 /// What is decided before a question is read.
+#[derive(Clone)]
 pub struct Plan {
     /// The engine, with the cache type of the plan.
     pub(crate) engine: Engine,
@@ -95,6 +111,7 @@ pub struct Plan {
 }
 
 /// How a prompt is read.
+#[derive(Clone)]
 pub(crate) enum PromptPlan {
     /// Layer by layer.
     Prefill(Box<PrefillPlan>),
@@ -135,6 +152,10 @@ impl Plan {
         }
     }
 }
+
+/// Opening a model leaves up to this part of the vocabulary's bytes unused in the heap. Reading a prompt uses it; a
+/// question on a vault does not (measured: SmolLM2 4.3 of 16 MiB).
+const UNUSED_HEAP: u64 = 3;
 
 impl Engine {
     /// Plans a question. A share of a prompt of at most [`Engine::MIN_DEFAULT_BUDGET`] tokens that is too small for
@@ -177,8 +198,11 @@ impl Engine {
             return planned;
         };
         let rows = planned.as_ref().map_or(0, Plan::rows);
-        let vault = None;
-        let without = self.plan(&PlanRequest { vault, ..*request });
+        let without = self.plan(&PlanRequest {
+            vault: None,
+            stored: None,
+            ..*request
+        });
         match without {
             Ok(mut without) if self.vault_loses(planned.as_ref().ok(), &without, request) => {
                 let note = format!(
@@ -191,6 +215,56 @@ impl Engine {
             Ok(_) => planned,
             Err(refusal) => planned.map_err(|own| own.or_lacking_less(Some(refusal))),
         }
+    }
+
+    /// As [`Engine::plan_maybe_without_vault`]. A document that is in a vault is not read again: with a memory limit the
+    /// memory for reading it holds rows instead, so more fit than in its first question. `prefix_ids`: the tokens with
+    /// which every prompt on the document begins.
+    pub(crate) fn plan_with_vault(
+        &self,
+        request: &PlanRequest<'_>,
+        prefix_ids: &[u32],
+        vaults: Vaults<'_>,
+    ) -> Result<Plan, EngineError> {
+        let tokens = prefix_ids.len().min(request.prompt.tokens - 1);
+        let Some(memory) = request.limits.memory.filter(|_| tokens > 0) else {
+            return self.plan_maybe_without_vault(request);
+        };
+        let most = |kind| self.vault_bytes(request.prompt.tokens, kind);
+        let unused = self.model().vocabulary_bytes() / UNUSED_HEAP;
+        let bytes = request.vault.map_or(0, most) + unused;
+        // With the scores of a reconstruction, or without.
+        for scores in [true, false] {
+            let mut stored = StoredPrefix {
+                tokens,
+                bytes,
+                scores,
+            };
+            let mut best = None;
+            // First with the upper bound of the bytes of the vault's buffers, then with those of this vault.
+            for _ in 0..2 {
+                let assumed = PlanRequest {
+                    stored: Some(stored),
+                    ..*request
+                };
+                let Ok(plan) = self.plan_maybe_without_vault(&assumed) else {
+                    break;
+                };
+                // Perhaps the vault does not have all that was assumed, or not what the method measures.
+                let (with, known) = plan.clone().with_vault(prefix_ids, request, vaults)?;
+                let ledger = with.ledger()?;
+                let outside = self.bytes_outside_question(request.text_bytes);
+                if known != tokens || outside + unused + ledger.worst() > memory {
+                    break;
+                }
+                stored.bytes = ledger.vault + unused;
+                best = Some(plan);
+            }
+            if let Some(plan) = best {
+                return Ok(plan);
+            }
+        }
+        self.plan_maybe_without_vault(request)
     }
 
     fn plan_without_fallback(&self, request: &PlanRequest<'_>) -> Result<Plan, EngineError> {

@@ -13,7 +13,7 @@ use kept_policies::{
 
 pub(crate) use passes::SumsOverQueries;
 
-use super::ReconstructionPlan;
+use super::{ReconstructionPlan, StoredPrefix};
 use crate::compact::RowStorage;
 use crate::shape::shape_of;
 use crate::{EngineError, backend};
@@ -25,6 +25,10 @@ pub const CHUNK: usize = 512;
 /// Tokens that run through a layer together on a GPU with memory for them, the most first. After 32,768 tokens of an 8B
 /// model in Q4_K_M on an H200, 2,048 took a tenth less time than 512, and 4,096 no less than 2,048.
 pub const WIDE_CHUNKS: [usize; 2] = [4 * CHUNK, 2 * CHUNK];
+
+/// With up to this many rows after the prefix, weights are multiplied in their original layout: rearranging
+/// them would cost more than it saves.
+pub(crate) const FEW_ROWS: usize = 64;
 
 /// What is kept of one layer of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -316,6 +320,16 @@ impl PrefillPlan {
         self.settled = true;
         self.reconstruction_plan = None;
         self.size_layers();
+    }
+
+    /// Leaves out what comes from a vault.
+    pub(crate) fn leave_out(&mut self, stored: StoredPrefix) {
+        self.known = stored.tokens;
+        if stored.scores {
+            self.reconstruction_plan = None;
+        }
+        let read = self.tokens() - self.known;
+        self.rearranges = read > FEW_ROWS || self.reconstruction_plan.is_some();
     }
 
     /// Computes each layer's measurements and capacities.

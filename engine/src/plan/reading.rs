@@ -42,6 +42,9 @@ impl Engine {
         let cache = self.cache_type();
         let mut plan = PrefillPlan::new(model, method, prompt, rows, max_new_tokens, chunk, cache)?;
         plan.vault_rows = request.vault;
+        if let Some(stored) = request.stored {
+            plan.leave_out(stored);
+        }
         backend::of(model).place(&mut plan, request.limits.memory)?;
         Ok(plan)
     }
@@ -82,6 +85,11 @@ impl Engine {
         let kl = self.costs(&request.method.name, share, choice.cache);
         let cost = self.costs_in_words(request.method, share, choice.cache);
         let note = choice.note(memory, tokens, Some(kl), cost);
+        // What the vault has is determined again when the prompt is read.
+        let request = &PlanRequest {
+            stored: None,
+            ..*request
+        };
         let plan = self.prefill_plan_with(method, request, choice.rows, choice.chunk)?;
         Ok((plan, Some(note)))
     }
@@ -118,7 +126,10 @@ impl Engine {
     /// document's text, and the mapped vault.
     pub(crate) fn fixed_bytes(&self, request: &PlanRequest<'_>) -> u64 {
         let vault = request.vault.filter(|_| !self.uses_streaming(request));
-        let vault = vault.map_or(0, |kind| self.vault_bytes(request.prompt.tokens, kind));
+        let vault = vault.map_or(0, |kind| match request.stored {
+            Some(stored) => stored.bytes,
+            None => self.vault_bytes(request.prompt.tokens, kind),
+        });
         request.text_bytes + vault
     }
 

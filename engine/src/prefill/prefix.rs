@@ -25,7 +25,7 @@ use kept_policies::PromptShape;
 
 use super::input::PrefillTask;
 use crate::backend;
-use crate::plan::PrefillPlan;
+use crate::plan::{FEW_ROWS, PrefillPlan};
 use crate::shape::head_shape;
 use kept_vault::{
     LAST_QUERIES, LayerElements, MAX_QUERIES, MIN_SHARED_TOKENS, StoredMeasurement, StoredRows,
@@ -52,10 +52,6 @@ fn part_of(
         .filter(|_| is_part && vault.document() == access.document)?;
     Some((access.vaults.folder.clone(), key))
 }
-
-/// With up to this many rows after the prefix, weights are multiplied in their original layout: rearranging
-/// them would cost more than it saves.
-pub(super) const FEW_ROWS: usize = 64;
 
 /// The state of the vault in one prefill; see the module documentation.
 #[derive(Default)]

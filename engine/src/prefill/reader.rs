@@ -10,12 +10,12 @@ use kept_kernels::{HeadShape, Stop};
 use kept_policies::{ObservationWindow, WeightedWindow};
 
 use super::input::PrefillTask;
-use super::prefix::{FEW_ROWS, MeasuredForVault, Prefix};
+use super::prefix::{MeasuredForVault, Prefix};
 use super::progress::ReadingProgress;
 use super::reconstruction::{ReconstructionPass, RepeatedLayer};
 use super::token_dropping::SurvivingTokens;
 use crate::backend::{self, Chunk, DeviceRows, LayerMeasurements, PrefillBackend, PrefillInput};
-use crate::plan::PrefillPlan;
+use crate::plan::{FEW_ROWS, PrefillPlan};
 use crate::shape::head_shape;
 use crate::{EngineError, Event, MemoryLedger, Segment};
 

@@ -3,9 +3,11 @@
 use std::path::Path;
 
 use kept_engine::documents::Document;
-use kept_engine::kernels::{PackedRows, Stop};
+use kept_engine::kernels::{CacheType, PackedRows, Stop};
+use kept_engine::policies::Budget;
 use kept_engine::vault::{VaultFolder, Vaults};
 use kept_engine::{Answer, Ask, DocumentLength, Engine, Limits, MethodSpec, PlanRequest, Sampling};
+use kept_models::testing::TinyLlama;
 use kept_tests::golden::repository;
 use kept_tests::vaults::files_of;
 
@@ -46,16 +48,28 @@ fn asked(
     method: &MethodSpec,
     folder: &VaultFolder,
 ) -> Answer {
+    let budget = Some("256".parse().expect("rows"));
+    asked_within(engine, document, method, folder, budget, Limits::default())
+}
+
+fn asked_within(
+    engine: &Engine,
+    document: &Document,
+    method: &MethodSpec,
+    folder: &VaultFolder,
+    budget: Option<Budget>,
+    limits: Limits,
+) -> Answer {
     let ask = Ask {
         turns: &[],
         document,
         question: QUESTION,
         method,
-        budget: Some("256".parse().expect("rows")),
+        budget,
         sampling: &Sampling::default(),
         max_tokens: MAX_NEW_TOKENS,
         thinking: false,
-        limits: Limits::default(),
+        limits,
         vault: Some(vaults(folder)),
     };
     let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
@@ -133,6 +147,84 @@ fn a_damaged_vault_of_another_document_is_removed() {
     let again = asked(&engine, &longer, &method, &folder);
     assert!(again.vault.used && !again.notes.iter().any(told));
     assert_eq!(again.text, answer.text);
+}
+
+/// A document in a vault is not read again, so its questions get the memory for reading as rows; a method whose
+/// measurements the vault lacks does not.
+#[test]
+fn a_question_on_a_stored_document_uses_up_its_memory_limit() {
+    let place = tempfile::tempdir().expect("a folder");
+    let model = place.path().join("wide.gguf");
+    let shape = TinyLlama {
+        layers: 4,
+        width: 1024,
+        ffn: 1024,
+        q_heads: 16,
+        kv_heads: 8,
+        head_dim: 64,
+        kind: "Q8_0",
+        context: 8192,
+        ..TinyLlama::default()
+    };
+    shape.write(&model).expect("a model");
+    let engine = Engine::open(&model)
+        .expect("a model")
+        .with_cache(CacheType::F16);
+    let text = place.path().join("part.txt");
+    std::fs::write(&text, &sample("").text[..3000]).expect("a text");
+    let document = Document::open(&text).expect("a text");
+    let length = DocumentLength::new(engine.model(), &document.text).expect("counted");
+    let program = engine.program_bytes() + document.text.len() as u64;
+    // A quarter of the rows fits beside what reading needs.
+    let limits = |method: &MethodSpec| {
+        let quarter = Some("25%".parse().expect("a share"));
+        let ledger = engine.expected_ledger(&length.prompt, method, quarter, MAX_NEW_TOKENS);
+        Limits {
+            memory: Some(program + ledger.expect("a ledger").peak()),
+            ..Limits::default()
+        }
+    };
+    let within = |folder: &VaultFolder, method: &MethodSpec| {
+        let limits = limits(method);
+        let request = PlanRequest {
+            limits,
+            text_bytes: document.text.len() as u64,
+            vault: Some(PackedRows::Q8_0),
+            ..PlanRequest::new(&length.prompt, method, None, MAX_NEW_TOKENS)
+        };
+        let estimate = engine.estimate_with_vault(&request, &length.prefix_ids, vaults(folder));
+        let estimate = estimate.expect("an estimate");
+        let answer = asked_within(&engine, &document, method, folder, None, limits);
+        let (expected, taken) = (
+            estimate.weights + estimate.kv_bytes + estimate.scratch,
+            answer.ledger.peak(),
+        );
+        assert_eq!(expected, taken, "{method:?}");
+        assert!(
+            program + taken <= limits.memory.expect("a limit"),
+            "{method:?}"
+        );
+        (estimate.rows, answer.vault.used)
+    };
+    let stored = |number: &str, method: &MethodSpec| {
+        let folder = folder(&place.path().join(number));
+        asked_within(&engine, &document, method, &folder, None, Limits::default());
+        folder
+    };
+    for name in ["snapkv", "h2o"] {
+        let method = method(name);
+        let (first, unread) = within(&folder(&place.path().join("none")), &method);
+        let (second, used) = within(&stored(name, &method), &method);
+        assert!(!unread && used, "{name}");
+        assert!(
+            second > first + first / 10,
+            "{name}: {first}, {second} rows"
+        );
+    }
+    // A vault without the sums that the method measures: the document is read again.
+    let (h2o, other) = (method("h2o"), stored("other", &method("snapkv")));
+    let (first, _) = within(&folder(&place.path().join("none")), &h2o);
+    assert!(within(&other, &h2o).0 <= first);
 }
 
 /// Where memory is short, a vault must not cost most of the rows, and more memory must not lose more.

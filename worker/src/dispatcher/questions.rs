@@ -99,17 +99,16 @@ impl Dispatcher {
         }
         let vaults = self.vault_settings.vaults();
         let prompt = length.prompt_after(engine.model(), turns)?;
+        let budget = parse_budget(asked.budget.as_deref())?;
+        let max_new_tokens = asked.max_tokens.unwrap_or(Engine::DEFAULT_MAX_TOKENS);
         let request = PlanRequest {
-            prompt: &prompt,
-            method: &asked.method,
-            budget: parse_budget(asked.budget.as_deref())?,
-            max_new_tokens: asked.max_tokens.unwrap_or(Engine::DEFAULT_MAX_TOKENS),
             limits: Limits {
                 memory: asked.memory,
                 ..Limits::default()
             },
             text_bytes: document.document.text.len() as u64,
             vault: vaults.map(|vaults| vaults.kind),
+            ..PlanRequest::new(&prompt, &asked.method, budget, max_new_tokens)
         };
         let estimate = match vaults {
             Some(vaults) => engine.estimate_with_vault(&request, &length.prefix_ids, vaults),
