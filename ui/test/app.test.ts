@@ -108,6 +108,12 @@ describe('the app', () => {
     expect(d.notices.map(({ message }) => message)).toEqual(['The disk is full.'])
   })
 
+  it('says of what was done only the latest', () => {
+    const d = app()
+    for (const name of ['a.md', 'b.json']) d.notify('conversation', `The conversation is saved as ${name}.`, 'info')
+    expect(d.notices.map(({ message }) => message)).toEqual(['The conversation is saved as b.json.'])
+  })
+
   it('takes what was said of a document away with it', () => {
     const d = app()
     const say = () => {

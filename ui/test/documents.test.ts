@@ -116,6 +116,15 @@ describe('a map from before a document was added', () => {
     expect(all('added-later')).toHaveLength(0)
   })
 
+  it('and what the model reads between two documents looks like neither', () => {
+    kept.app.apply({ event: 'turn', turn: turn({ hasMap: true }) })
+    const blocks = blocksOf(TEXT, PAGES, DOCUMENTS)
+    show(Block, { block: blocks[1]!, index: 1, text: TEXT, mono: false })
+    expect(document.querySelectorAll('p.quiet')).toHaveLength(1)
+    show(Block, { block: blocks[2]!, index: 2, text: TEXT, mono: false })
+    expect(document.querySelectorAll('p.quiet')).toHaveLength(1)
+  })
+
   it('and the footer does not call it this document', () => {
     kept.app.apply({ event: 'turn', turn: turn({ hasMap: true }) })
     kept.map.painted = mapped(3, 7)

@@ -2,7 +2,7 @@ import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import type { Kept } from '../src/lib/context'
-import type { AppEvent } from '../src/lib/contract'
+import type { AppEvent, Progress } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
 import Composer from '../src/parts/Composer.svelte'
 import Conversation from '../src/parts/Conversation.svelte'
@@ -432,7 +432,11 @@ describe('a turn', () => {
     expect(passages()).toEqual([4, undefined])
     kept.app.apply({ event: 'turn', turn: turn({ answer: 'Yes.', sources: [source], facts: answerFacts() }) })
     flushSync()
-    expect(find('sources-order')).toBeNull()
+    expect(find('sources-order')?.textContent.trim()).toBe('The passage that the answer used:')
+    expect(find('no-source')).toBeNull()
+    kept.app.apply({ event: 'turn', turn: turn({ answer: 'Yes.', sources: [], hasMap: true, facts: answerFacts() }) })
+    flushSync()
+    expect(find('no-source')?.textContent).toContain('No passage of the document stands out')
   })
 
   it('answers again at more length if it was cut off', async () => {
@@ -548,6 +552,14 @@ describe('a turn', () => {
       kept.app.apply({ event: 'map', turn: 1, layersDone: 1, layers: 4 })
       vi.advanceTimersByTime(1000)
       expect(words()).toBe('Starting to read')
+      // The question waits for the section that is being read.
+      const progress = { tokensDone: 4, tokensTotal: 10, tokensPerSecond: 9, secondsLeft: 3 } as Progress
+      for (let second = 0; second < 20; second += 5) {
+        vi.advanceTimersByTime(5000)
+        kept.app.apply({ event: 'readAhead', reading: { running: true, progress } })
+      }
+      vi.advanceTimersByTime(1000)
+      expect(words()).toMatch(/^Reading 40 %/)
     } finally {
       vi.useRealTimers()
     }

@@ -313,6 +313,18 @@ describe('smaller things', () => {
     expect(kept.app.replacing).toBeNull()
   })
 
+  it('a file that waits for a decision is opened once nothing runs any more', async () => {
+    kept.app.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
+    kept.app.apply({ event: 'replacing', name: 'other.pdf' })
+    show(Replace)
+    await settle()
+    const said = () => asked.filter((c) => c.name === 'replace_document').map((c) => c.args['how'])
+    expect(said()).toEqual([])
+    kept.app.apply({ event: 'turn', turn: turn({ state: 'done' }) })
+    await settle()
+    expect(said()).toEqual(['replace'])
+  })
+
   it('a document that is protected asks for its password, and takes none that is empty', async () => {
     const needs = { kind: 'password', wrong: true } as const
     kept.app.apply({ event: 'pending', file: { name: 'bank.pdf', needs } })

@@ -297,7 +297,7 @@ export class Actions {
       return true
     } catch (refusal) {
       app.settings = before
-      app.notify(where, calls.sentence(refusal))
+      app.notify(where, calls.sentence(refusal), 'error', app.busy)
       return false
     }
   }

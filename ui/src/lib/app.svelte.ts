@@ -60,6 +60,8 @@ export interface Live {
 const RUNNING: readonly TurnState[] = ['asked', 'reading', 'answering']
 /** Maximum notices per location: only the newest are shown. */
 const MOST_NOTICES = 3
+/** Events that show that the engine works: on a question, or on the section of the document that it waits for. */
+const SOUNDS: ReadonlySet<AppEvent['event']> = new Set(['turn', 'token', 'progress', 'map', 'readAhead'])
 
 export class AppState {
   loaded = $state(false)
@@ -226,8 +228,7 @@ export class AppState {
   }
 
   #apply(event: AppEvent): void {
-    if (event.event === 'turn' || event.event === 'token' || event.event === 'progress' || event.event === 'map')
-      this.heard = Date.now()
+    if (SOUNDS.has(event.event)) this.heard = Date.now()
     switch (event.event) {
       case 'worker':
         if (event.worker.message && event.worker.message !== this.worker.message)
@@ -332,7 +333,9 @@ export class AppState {
   }
 
   notify(where: Place, message: string, kind: 'error' | 'info' = 'error', passing = false): void {
-    const others = this.notices.filter((n) => !(n.where === where && n.message === message))
+    // What was done before is not news beside what is done now.
+    const old = (n: Notice) => n.where === where && (n.message === message || (kind === 'info' && n.kind === 'info'))
+    const others = this.notices.filter((n) => !old(n))
     const here = others.filter((n) => n.where === where)
     const surplus = new Set(here.slice(0, Math.max(0, here.length - MOST_NOTICES + 1)).map((n) => n.id))
     this.notices = [

@@ -36,8 +36,8 @@ export function blocksOf(
 ): Block[] {
   const blocks: Block[] = []
   const titles = new Map(headings.map((heading) => [heading.start, heading]))
-  // A block begins at the start of every page and document, and ends with its document; text between documents is in no
-  // block.
+  // A block begins at the start of every page and document, and ends with its document; text between documents has
+  // blocks of its own.
   const edges: { start: number; page: number | null; document: string | null }[] = []
   const known = new Map<number, (typeof edges)[number]>()
   const edge = (start: number) => {
