@@ -1,6 +1,6 @@
 //! A question about a document that is longer than the model's context length.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kept_kernels::Stop;
 use kept_models::RopeTable;
@@ -33,9 +33,12 @@ pub(crate) struct StreamedText<'a> {
     pub(crate) tokens: usize,
 }
 
-/// While a document is read, its state is saved after at least so many tokens.
+/// While a document is read, its state is saved after this time, so that a stop loses no more; or later, so that saving
+/// takes at most a part in [`SAVING`] of the time.
+const CHECKPOINT_PAUSE: Duration = Duration::from_secs(30);
+const SAVING: u32 = 20;
+/// It is also saved after so many tokens, and a part in `PART` of those read before.
 const CHECKPOINT_TOKENS: usize = 4096;
-/// It is saved after at least 1 / `PART` of what was read before.
 const PART: usize = 8;
 
 /// Progress and memory in use during a prefill in streaming mode.
@@ -251,17 +254,20 @@ impl Engine {
             ledger: text.ledger,
             kept_full: self.kv_bytes_full(n),
         };
-        let mut saved = seen;
+        let (mut saved, mut since, mut pause) = (seen, Instant::now(), CHECKPOINT_PAUSE);
         let mut save = |stream: &mut Stream<'_>| {
             let now = stream.seen();
+            let many = now - saved >= CHECKPOINT_TOKENS.max(saved / PART);
             if now < ids.len()
-                && now - saved >= CHECKPOINT_TOKENS.max(saved / PART)
+                && (many || since.elapsed() >= pause)
                 && let Some(checkpoint) = checkpoint
             {
-                saved = now;
+                saved = if many { now } else { saved };
+                since = Instant::now();
                 if let Err(error) = checkpoint.save(stream, text.name, text.method.name(), stop) {
                     tracing::warn!(%error, "the state of an unfinished reading could not be saved");
                 }
+                pause = CHECKPOINT_PAUSE.max(since.elapsed() * SAVING);
             }
         };
         progress.feed(&mut stream, &ids[seen..], &mut save, watch, stop)?;
