@@ -8,6 +8,7 @@ use kept_engine::documents::Document;
 use serde::{Deserialize, Serialize};
 
 use crate::contract::{Source, Turn, TurnState};
+use crate::messages;
 use crate::state::{Loaded, OpenDocument};
 
 /// The version of the JSON format.
@@ -82,13 +83,17 @@ pub fn file_name(document: &str, what: &str, extension: &str) -> String {
     }
 }
 
-/// The file's contents; its name determines the format: `.json`, `.html`, otherwise Markdown.
-pub fn export(path: &Path, title: &str, conversation: &Loaded) -> String {
+/// The file's contents; its name determines the format: `.json`, `.html`, and `.md` or no ending for Markdown.
+///
+/// # Errors
+/// Another ending, in one sentence.
+pub fn export(path: &Path, title: &str, conversation: &Loaded) -> Result<String, String> {
     let extension = path.extension().map(|e| e.to_ascii_lowercase());
-    match extension.as_ref().and_then(|e| e.to_str()) {
-        Some("json") => json(title, conversation),
-        Some("html" | "htm") => html(title, conversation),
-        _ => markdown(title, conversation),
+    match extension.as_ref().map(|e| e.to_string_lossy()).as_deref() {
+        Some("json") => Ok(json(title, conversation)),
+        Some("html" | "htm") => Ok(html(title, conversation)),
+        None | Some("md" | "markdown" | "txt") => Ok(markdown(title, conversation)),
+        Some(other) => Err(messages::no_such_export(other)),
     }
 }
 

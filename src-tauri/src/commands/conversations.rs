@@ -69,7 +69,8 @@ pub async fn export_conversation<R: Runtime>(
     dialog = dialog.add_filter("Markdown, HTML, JSON", &["md", "html", "json"]);
     let saved = (Place::Conversation, "conversation");
     dialogs::save(&app, dialog, saved, move |path| {
-        exported::export(path, &title, &conversation).into_bytes()
+        let text = exported::export(path, &title, &conversation)?;
+        Ok(text.into_bytes())
     });
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tauri::{AppHandle, Manager, Runtime};
 use tauri_plugin_dialog::{FileDialogBuilder, FilePath};
 
-use crate::contract::Place;
+use crate::contract::{NoticeKind, Place};
 use crate::effects::Effects;
 
 /// Ensures that only one dialog is open.
@@ -40,17 +40,23 @@ pub fn choose<R: Runtime>(
 }
 
 /// Opens `dialog` to save a file, writes what `contents` makes for its path, and says at `place` that the `noun` is
-/// saved, or why not.
+/// saved, or why not: one sentence of `contents`, or an error of the disk.
 pub fn save<R: Runtime>(
     app: &AppHandle<R>,
     dialog: FileDialogBuilder<R>,
     (place, noun): (Place, &'static str),
-    contents: impl FnOnce(&Path) -> Vec<u8> + Send + 'static,
+    contents: impl FnOnce(&Path) -> Result<Vec<u8>, String> + Send + 'static,
 ) {
     let effects = app.state::<Arc<Effects>>().inner().clone();
     choose(app, dialog, FileDialogBuilder::save_file, move |path| {
         tauri::async_runtime::spawn(async move {
-            let written = tokio::fs::write(&path, contents(&path)).await;
+            let bytes = match contents(&path) {
+                Ok(bytes) => bytes,
+                Err(refusal) => {
+                    return effects.with(|state| state.notice(NoticeKind::Error, place, refusal));
+                }
+            };
+            let written = tokio::fs::write(&path, bytes).await;
             effects.with(|state| state.exported(place, noun, &path, written.err()));
         });
     });

@@ -69,7 +69,7 @@ pub async fn save_export<R: Runtime>(
     dialog = dialog.set_title(format!("Save the {}", kind.noun()));
     dialog = dialog.set_file_name(name);
     dialog = dialog.add_filter(extension.to_uppercase(), &[extension]);
-    dialogs::save(&app, dialog, (Place::Document, kind.noun()), |_| bytes);
+    dialogs::save(&app, dialog, (Place::Document, kind.noun()), |_| Ok(bytes));
     Ok(())
 }
 

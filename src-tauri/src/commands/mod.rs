@@ -215,7 +215,7 @@ pub async fn save_comparison<R: Runtime>(
     let dialog = app.dialog().file().set_title("Save the comparison");
     let dialog = dialog.set_file_name(name).add_filter("JSON", &["json"]);
     let saved = (Place::Comparison, "comparison");
-    dialogs::save(&app, dialog, saved, |_| json.into_bytes());
+    dialogs::save(&app, dialog, saved, |_| Ok(json.into_bytes()));
     Ok(())
 }
 

@@ -245,6 +245,13 @@ pub fn not_exported(name: &str) -> String {
     format!("{name} could not be saved: choose another folder, or free some space.")
 }
 
+/// A conversation has no file format with the ending `other`.
+pub fn no_such_export(other: &str) -> String {
+    format!(
+        "Kept exports conversations as .md, .html or .json, not as .{other}: choose one of these endings."
+    )
+}
+
 /// The comparison was made with another model.
 pub fn compared_with(model: &str) -> String {
     format!(

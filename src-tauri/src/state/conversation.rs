@@ -8,6 +8,8 @@ use crate::contract::{Turn, TurnState};
 
 /// The error of a turn that was running when Kept was closed.
 pub const CLOSED_BEFORE_END: &str = "Kept was closed before this answer ended.";
+/// The error of a turn that was waiting.
+pub const CLOSED_BEFORE_START: &str = "Kept was closed before this question's turn came: ask it again.";
 
 /// A conversation as it is stored, with its document.
 #[derive(Debug, Clone)]
@@ -26,8 +28,12 @@ pub struct Loaded {
 pub(super) fn interrupt(turns: &mut [Turn]) -> Vec<Turn> {
     let running = turns.iter_mut().filter(|turn| turn.state.is_open());
     let interrupted = running.map(|turn| {
+        let why = match turn.state {
+            TurnState::Waiting => CLOSED_BEFORE_START,
+            _ => CLOSED_BEFORE_END,
+        };
         turn.state = TurnState::Failed;
-        turn.error = Some(CLOSED_BEFORE_END.to_owned());
+        turn.error = Some(why.to_owned());
         turn.clone()
     });
     interrupted.collect()

@@ -45,7 +45,7 @@ use crate::contract::{
 use background::BackgroundReading;
 pub use background::{ComparedMaps, StoredComparison};
 pub use checks::{MAX_ANSWER_TOKENS, check_method};
-pub use conversation::{CLOSED_BEFORE_END, Loaded};
+pub use conversation::{CLOSED_BEFORE_END, CLOSED_BEFORE_START, Loaded};
 pub use document::{OpenDocument, plain_text};
 pub use effect::{Effect, Open, Save};
 use parts::{

@@ -188,6 +188,10 @@ fn a_turn_that_a_kill_interrupted_is_failed_when_its_conversation_is_opened() {
     assert_eq!(story.turn().error.as_deref(), Some(CLOSED_BEFORE_END));
     let failed = |e: &Effect| matches!(e, Effect::Save(Save::Turn { turn, .. }) if turn.state == TurnState::Failed);
     assert!(story.look().iter().any(failed));
+    let mut waited = loaded(&mut story);
+    waited.turns[0].state = TurnState::Waiting;
+    story.state.show_conversation(waited).expect("shown");
+    assert_eq!(story.turn().error.as_deref(), Some(crate::state::CLOSED_BEFORE_START));
 }
 
 #[test]
@@ -301,7 +305,7 @@ fn an_exported_conversation_is_imported_as_another_one() {
     converse(&mut story, "One?");
     let open = loaded(&mut story);
     let path = |name: &str| std::path::PathBuf::from(format!("/x/{name}"));
-    let json = crate::exported::export(&path("a.JSON"), "Rent", &open);
+    let json = crate::exported::export(&path("a.JSON"), "Rent", &open).unwrap();
     let (title, document, turns) =
         crate::exported::import("a.json", json.as_bytes()).expect("read");
     story
@@ -319,12 +323,16 @@ fn an_exported_conversation_is_imported_as_another_one() {
     // Texts to read.
     let mut answered = open.clone();
     answered.turns[0].question = "Is 1 < 2 & <b>?".into();
-    let html = crate::exported::export(&path("a.html"), "T", &answered);
+    let html = crate::exported::export(&path("a.html"), "T", &answered).unwrap();
     assert!(
         html.contains("<h2>Is 1 &lt; 2 &amp; &lt;b&gt;?</h2>"),
         "{html}"
     );
-    let text = crate::exported::export(&path("a"), "Rent", &answered);
+    let text = crate::exported::export(&path("a"), "Rent", &answered).unwrap();
+    assert_eq!(
+        crate::exported::export(&path("a.PDF"), "Rent", &answered),
+        Err(messages::no_such_export("pdf"))
+    );
     assert!(
         text.starts_with("# Rent\n\nAbout sample.txt\n\n## Is 1 < 2"),
         "{text}"
@@ -339,9 +347,12 @@ fn an_exported_conversation_is_imported_as_another_one() {
         ..answered.turns[0].clone()
     };
     answered.turns.push(failed);
-    assert_eq!(crate::exported::export(&path("a"), "Rent", &answered), text);
+    assert_eq!(
+        crate::exported::export(&path("a"), "Rent", &answered).unwrap(),
+        text
+    );
     answered.turns.remove(0);
-    let text = crate::exported::export(&path("a"), "Rent", &answered);
+    let text = crate::exported::export(&path("a"), "Rent", &answered).unwrap();
     assert!(text.contains("*Not answered.*"), "{text}");
     // What is no export is refused with the place of the error.
     let refused = |text: &str| match crate::exported::import("a.json", text.as_bytes()) {
@@ -389,7 +400,7 @@ fn a_forged_conversation_is_refused_or_shown() {
     joined.parts = vec![part(0..4), part(4..9)];
     let text = "# \u{e9}\u{1f600} and # more".into();
     open.document = OpenDocument::new(0, joined, text, false).into();
-    let json = crate::exported::export(Path::new("a.json"), "Rent", &open);
+    let json = crate::exported::export(Path::new("a.json"), "Rent", &open).unwrap();
     let whole: Value = serde_json::from_str(&json).expect("JSON");
     let mut all = Vec::new();
     paths(&whole, "", &mut all);
@@ -429,7 +440,7 @@ fn a_forged_conversation_is_refused_or_shown() {
             assert!(snapshot["turns"].is_array(), "{path} = {value}");
             let again = loaded(&mut story);
             for name in ["a.json", "a.html", "a.md"] {
-                crate::exported::export(Path::new(name), &title, &again);
+                crate::exported::export(Path::new(name), &title, &again).unwrap();
             }
         }
     }
