@@ -226,7 +226,9 @@ impl Engine {
         prefix_ids: &[u32],
         vaults: Vaults<'_>,
     ) -> Result<Plan, EngineError> {
-        let tokens = prefix_ids.len().min(request.prompt.tokens - 1);
+        let tokens = prefix_ids
+            .len()
+            .min(request.prompt.tokens.saturating_sub(1));
         let Some(memory) = request.limits.memory.filter(|_| tokens > 0) else {
             return self.plan_maybe_without_vault(request);
         };

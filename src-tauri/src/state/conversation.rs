@@ -9,7 +9,8 @@ use crate::contract::{Turn, TurnState};
 /// The error of a turn that was running when Kept was closed.
 pub const CLOSED_BEFORE_END: &str = "Kept was closed before this answer ended.";
 /// The error of a turn that was waiting.
-pub const CLOSED_BEFORE_START: &str = "Kept was closed before this question's turn came: ask it again.";
+pub const CLOSED_BEFORE_START: &str =
+    "Kept was closed before this question's turn came: ask it again.";
 
 /// A conversation as it is stored, with its document.
 #[derive(Debug, Clone)]

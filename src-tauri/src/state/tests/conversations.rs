@@ -191,7 +191,10 @@ fn a_turn_that_a_kill_interrupted_is_failed_when_its_conversation_is_opened() {
     let mut waited = loaded(&mut story);
     waited.turns[0].state = TurnState::Waiting;
     story.state.show_conversation(waited).expect("shown");
-    assert_eq!(story.turn().error.as_deref(), Some(crate::state::CLOSED_BEFORE_START));
+    assert_eq!(
+        story.turn().error.as_deref(),
+        Some(crate::state::CLOSED_BEFORE_START)
+    );
 }
 
 #[test]
