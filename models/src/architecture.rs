@@ -71,7 +71,7 @@ pub(crate) enum WindowRope {
     /// With this base, unless the file declares another, and without scaling.
     Base(f64),
     /// That of the file; its global layers have none.
-    Alone,
+    OnlyWindows,
 }
 
 /// RMS norms of queries and keys before RoPE.

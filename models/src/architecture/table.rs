@@ -178,7 +178,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         sliding: Sliding::Most {
             period: 4,
             window: None,
-            rope: WindowRope::Alone,
+            rope: WindowRope::OnlyWindows,
         },
         rope_freqs: true,
         ..PLAIN

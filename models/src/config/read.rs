@@ -50,13 +50,11 @@ impl Config {
                 .collect(),
             windows,
         };
-        let windows_alone = slides
-            && matches!(architecture.sliding, Sliding::Most { rope, .. } if rope == WindowRope::Alone);
         let rotation = |layer: usize, window: Option<usize>| match (architecture.nope_every, window)
         {
             _ if unrotated => LayerRotation::None,
             (Some(every), _) if (layer + 1).is_multiple_of(every) => LayerRotation::None,
-            (_, None) if windows_alone => LayerRotation::None,
+            (_, None) if slides && only_windows_rotate(architecture) => LayerRotation::None,
             (_, Some(_)) if window_rope.is_some() => LayerRotation::WindowRope,
             _ => LayerRotation::Rope,
         };
@@ -124,12 +122,18 @@ fn attention_scale(architecture: &Architecture, layers: usize, width: usize, hea
 fn window_base(architecture: &Architecture, base: f64) -> Option<f64> {
     match architecture.sliding {
         Sliding::Most { rope: own, .. } => match own {
-            WindowRope::Global | WindowRope::Alone => None,
+            WindowRope::Global | WindowRope::OnlyWindows => None,
             WindowRope::Unscaled => Some(base),
             WindowRope::Base(base) => Some(base),
         },
         _ => None,
     }
+}
+
+/// Whether only sliding-window layers have RoPE, in a model that has such layers.
+fn only_windows_rotate(architecture: &Architecture) -> bool {
+    let rope = WindowRope::OnlyWindows;
+    matches!(architecture.sliding, Sliding::Most { rope: own, .. } if own == rope)
 }
 
 /// The number of experts of an architecture that has them.
