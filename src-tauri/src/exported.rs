@@ -83,7 +83,8 @@ pub fn file_name(document: &str, what: &str, extension: &str) -> String {
     }
 }
 
-/// The file's contents; its name determines the format: `.json`, `.html`, and `.md` or no ending for Markdown.
+/// The file's contents; its name determines the format: `.json`, `.html`, and `.md`, `.txt` or no ending for
+/// Markdown.
 ///
 /// # Errors
 /// Another ending, in one sentence.

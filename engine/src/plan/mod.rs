@@ -153,8 +153,8 @@ impl Plan {
     }
 }
 
-/// Opening a model leaves up to this part of the vocabulary's bytes unused in the heap. Reading a prompt uses it; a
-/// question on a vault does not (measured: SmolLM2 4.3 of 16 MiB).
+/// Opening a model leaves up to one part in so many of the vocabulary's bytes unused in the heap. Reading a prompt uses
+/// them; a question on a vault does not (measured: SmolLM2 4.3 of 16 MiB).
 const UNUSED_HEAP: u64 = 3;
 
 impl Engine {

@@ -61,7 +61,7 @@ const RUNNING: readonly TurnState[] = ['asked', 'reading', 'answering']
 /** Maximum notices per location: only the newest are shown. */
 const MOST_NOTICES = 3
 /** Events that show that the engine works: on a question, or on the section of the document that it waits for. */
-const SOUNDS: ReadonlySet<AppEvent['event']> = new Set(['turn', 'token', 'progress', 'map', 'readAhead'])
+const SIGNS_OF_WORK: ReadonlySet<AppEvent['event']> = new Set(['turn', 'token', 'progress', 'map', 'readAhead'])
 
 export class AppState {
   loaded = $state(false)
@@ -228,7 +228,7 @@ export class AppState {
   }
 
   #apply(event: AppEvent): void {
-    if (SOUNDS.has(event.event)) this.heard = Date.now()
+    if (SIGNS_OF_WORK.has(event.event)) this.heard = Date.now()
     switch (event.event) {
       case 'worker':
         if (event.worker.message && event.worker.message !== this.worker.message)
