@@ -272,6 +272,7 @@ pub struct Snapshot {
     pub reading: Option<ReadAhead>,
     pub gpus: Gpus,
     pub saves: bool,
+    pub save_error: Option<String>,
     pub version: String,
 }
 
@@ -390,6 +391,9 @@ pub enum AppEvent {
     Vault {
         vault: Option<Vault>,
         unwritten: bool,
+    },
+    Saving {
+        save_error: Option<String>,
     },
     ReadAhead {
         reading: Option<ReadAhead>,

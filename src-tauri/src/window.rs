@@ -271,10 +271,10 @@ pub fn start(
 ) -> Arc<Effects> {
     let state = AppState::new(opened.remembered, lock.is_some());
     let (orders, due) = mpsc::unbounded_channel();
-    let (complaints, mut complained) = mpsc::unbounded_channel();
-    let (writer, writing) = store::start_writing(opened.store, move |sentence| {
+    let (changes, mut changed) = mpsc::unbounded_channel();
+    let (writer, writing) = store::start_writing(opened.store, move |failing| {
         // The receiver is closed once the app window is closed.
-        let _ = complaints.send(sentence);
+        let _ = changes.send(failing);
     });
     let effects = Effects::new(state, orders, writer);
     if let Some(notice) = opened.notice {
@@ -303,9 +303,8 @@ pub fn start(
     tokio::spawn({
         let effects = effects.clone();
         async move {
-            while let Some(sentence) = complained.recv().await {
-                effects
-                    .with(|state| state.notice(NoticeKind::Error, Place::Conversation, sentence));
+            while let Some(failing) = changed.recv().await {
+                effects.with(|state| state.saving_fails(failing));
             }
         }
     });

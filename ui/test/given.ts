@@ -141,6 +141,7 @@ export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
     reading: null,
     gpus: { gpus: [], whyNone: 'No NVIDIA driver was found.' },
     saves: true,
+    saveError: null,
     version: '0.1.0',
     ...some,
   }

@@ -42,6 +42,7 @@ use kept_worker::protocol::Request;
 use crate::contract::{
     AppEvent, Gpus, MethodFacts, NoticeKind, Place, Settings, Snapshot, WorkerStatus,
 };
+use crate::messages;
 use background::BackgroundReading;
 pub use background::{ComparedMaps, StoredComparison};
 pub use checks::{MAX_ANSWER_TOKENS, check_method};
@@ -81,6 +82,8 @@ pub struct AppState {
     drag: Option<(u64, usize)>,
     worker: Worker,
     saves: bool,
+    /// Writing to the store fails.
+    saving_fails: bool,
     ids: Ids,
     throttle: Throttle,
     effects: Vec<Effect>,
@@ -138,6 +141,7 @@ impl AppState {
             drag: None,
             worker: Worker::starting(),
             saves,
+            saving_fails: false,
             ids: Ids {
                 document: remembered.last_document + 1,
                 turn: remembered.last_turn + 1,
@@ -192,6 +196,7 @@ impl AppState {
             reading: self.reading_shown(),
             gpus: self.gpus.clone(),
             saves: self.saves,
+            save_error: self.save_error(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
@@ -200,6 +205,17 @@ impl AppState {
     pub fn save_draft(&mut self, text: String) {
         self.draft = text.clone();
         self.save(Save::Draft(text));
+    }
+
+    /// Writing to the store fails, or has succeeded again.
+    pub fn saving_fails(&mut self, fails: bool) {
+        self.saving_fails = fails;
+        let save_error = self.save_error();
+        self.emit(AppEvent::Saving { save_error });
+    }
+
+    fn save_error(&self) -> Option<String> {
+        (self.saving_fails).then(|| messages::NOT_WRITTEN.to_owned())
     }
 
     /// Sends title and colours to a new app window.

@@ -1,13 +1,19 @@
 //! The single writing task. It writes in the order of the events; a read waits for the writes before it, so that a map is
-//! found right after it was saved.
+//! found right after it was saved. What a full or locked disk refuses is kept and written later, in the same order.
+
+use std::collections::VecDeque;
+use std::time::Duration;
 
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
 
 use super::{Store, StoreError};
-use crate::messages;
 use crate::state::{Save, lock};
+
+/// Time after which refused writes are tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 enum Task {
     Save(Save),
@@ -23,15 +29,20 @@ pub struct Writer {
     store: Store,
 }
 
-/// Starts the writing task. `on_error` receives one sentence when a write fails, and again with each question until
-/// writing has succeeded.
+/// Starts the writing task. `on_change` receives `true` when a write fails, and `false` when writing has succeeded again.
 pub fn start_writing(
     store: Store,
-    on_error: impl Fn(String) + Send + 'static,
+    on_change: impl Fn(bool) + Send + 'static,
 ) -> (Writer, JoinHandle<()>) {
     let (tasks, due) = mpsc::unbounded_channel();
-    let task = tokio::spawn(write(store.clone(), due, on_error));
-    (Writer { tasks, store }, task)
+    let queue = Queue {
+        store: store.clone(),
+        saves: VecDeque::new(),
+        retry_at: None,
+        failing: false,
+        on_change,
+    };
+    (Writer { tasks, store }, tokio::spawn(queue.run(due)))
 }
 
 impl Writer {
@@ -62,72 +73,120 @@ impl Writer {
     }
 }
 
-async fn write(store: Store, mut due: UnboundedReceiver<Task>, on_error: impl Fn(String)) {
-    let mut failing = false;
-    while let Some(task) = due.recv().await {
-        match task {
-            Task::Save(save) => {
-                // The question has removed the sentence from the page.
-                let is_asked = matches!(save, Save::Conversation(_));
-                match apply(&store, save).await {
-                    Ok(()) => failing = false,
-                    Err(error) => {
-                        tracing::error!(%error, "not saved");
-                        if !failing || is_asked {
-                            on_error(messages::NOT_WRITTEN.to_owned());
-                        }
-                        failing = true;
+/// The writes that are due.
+struct Queue<F> {
+    store: Store,
+    saves: VecDeque<Save>,
+    /// When refused writes are tried again.
+    retry_at: Option<Instant>,
+    /// The last write failed.
+    failing: bool,
+    on_change: F,
+}
+
+impl<F: Fn(bool)> Queue<F> {
+    async fn run(mut self, mut due: UnboundedReceiver<Task>) {
+        loop {
+            let task = match self.retry_at {
+                None => due.recv().await,
+                Some(retry_at) => match timeout_at(retry_at, due.recv()).await {
+                    Ok(task) => task,
+                    Err(_) => {
+                        self.write().await;
+                        continue;
+                    }
+                },
+            };
+            match task {
+                Some(Task::Save(save)) => {
+                    self.saves.push_back(save);
+                    if self.retry_at.is_none() {
+                        self.write().await;
                     }
                 }
-            }
-            // A receiver may be dropped.
-            Task::Written(done) => {
-                let _ = done.send(());
-            }
-            Task::Close(done) => {
-                if let Err(error) = store.remove_hidden().await {
-                    tracing::error!(%error, "deleted conversations are removed at the next start");
+                // A receiver may be dropped.
+                Some(Task::Written(done)) => {
+                    let _ = done.send(());
                 }
-                store.close().await;
-                let _ = done.send(());
-                return;
+                Some(Task::Close(done)) => {
+                    self.write().await;
+                    if let Err(error) = self.store.remove_hidden().await {
+                        tracing::error!(%error, "deleted conversations are removed at the next start");
+                    }
+                    self.store.close().await;
+                    let _ = done.send(());
+                    return;
+                }
+                None => {
+                    self.write().await;
+                    return self.store.close().await;
+                }
             }
         }
     }
-    store.close().await;
+
+    /// Writes all that is due, or up to a write that the disk refuses for now.
+    async fn write(&mut self) {
+        self.retry_at = None;
+        while let Some(save) = self.saves.pop_front() {
+            match apply(&self.store, &save).await {
+                Ok(()) => {
+                    if self.saves.is_empty() {
+                        self.tell(false);
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(%error, "not saved");
+                    self.tell(true);
+                    if !error.is_about_contents() {
+                        self.saves.push_front(save);
+                        self.retry_at = Some(Instant::now() + RETRY_PAUSE);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, failing: bool) {
+        if failing != self.failing {
+            self.failing = failing;
+            (self.on_change)(failing);
+        }
+    }
 }
 
-async fn apply(store: &Store, save: Save) -> Result<(), StoreError> {
+async fn apply(store: &Store, save: &Save) -> Result<(), StoreError> {
     match save {
-        Save::Settings(settings) => store.set("settings", &*settings).await,
-        Save::Model(model) => store.add_model(&model).await,
-        Save::Document(document) => store.set_document(&document).await,
-        Save::Open(open) => store.set_open(open).await,
-        Save::Conversation(conversation) => store.set_conversation(&conversation).await,
-        Save::HideConversation(id) => store.hide_conversation(id).await,
-        Save::Turn { conversation, turn } => store.set_turn(conversation, &turn).await,
-        Save::RemoveTurn(turn) => store.remove_turn(turn).await,
-        Save::CopyMap { from, to } => store.copy_map(from, to).await,
+        Save::Settings(settings) => store.set("settings", settings).await,
+        Save::Model(model) => store.add_model(model).await,
+        Save::Document(document) => store.set_document(document).await,
+        Save::Open(open) => store.set_open(*open).await,
+        Save::Conversation(conversation) => store.set_conversation(conversation).await,
+        Save::HideConversation(id) => store.hide_conversation(*id).await,
+        Save::Turn { conversation, turn } => store.set_turn(*conversation, turn).await,
+        Save::RemoveTurn(turn) => store.remove_turn(*turn).await,
+        Save::CopyMap { from, to } => store.copy_map(*from, *to).await,
         Save::Map { turn, map } => {
-            let map = lock(&map).clone();
-            store.set_map(turn, &map).await
+            let map = lock(map).clone();
+            store.set_map(*turn, &map).await
         }
         Save::Neutral { turn, map } => {
-            let bytes = lock(&map).to_bytes();
-            store.set_neutral(turn, &bytes).await
+            let bytes = lock(map).to_bytes();
+            store.set_neutral(*turn, &bytes).await
         }
         Save::Comparison {
             document,
             comparison,
-        } => store.set_comparison(document, comparison.as_deref()).await,
+        } => store.set_comparison(*document, comparison.as_deref()).await,
         Save::ComparedMap {
             document,
             run,
             bytes,
-        } => store.set_compared_map(document, run, &bytes).await,
-        Save::Draft(draft) => store.set("draft", &draft).await,
-        Save::Thinking(thinking) => store.set("thinking", &thinking).await,
-        Save::NoModel(id) => store.forget_model(&id).await,
-        Save::Downloads(downloads) => store.set("downloads", &downloads).await,
+        } => store.set_compared_map(*document, *run, bytes).await,
+        Save::Draft(draft) => store.set("draft", draft).await,
+        Save::Thinking(thinking) => store.set("thinking", thinking).await,
+        Save::NoModel(id) => store.forget_model(id).await,
+        Save::Downloads(downloads) => store.set("downloads", downloads).await,
     }
 }

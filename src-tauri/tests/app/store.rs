@@ -146,17 +146,12 @@ fn by_head() -> AttentionGrid {
 /// Opens, writes, closes.
 async fn write(folder: &Path, saves: Vec<Save>) {
     let opened = store::open(folder).await.expect("opens");
-    let complaints = Arc::new(Mutex::new(Vec::new()));
-    let (writer, task) = store::start_writing(opened.store, {
-        let complaints = complaints.clone();
-        move |sentence| complaints.lock().expect("whole").push(sentence)
-    });
+    let (writer, task) = store::start_writing(opened.store, |_| panic!("a write failed"));
     for save in saves {
         writer.save(save);
     }
     writer.close().await;
     task.await.expect("ends");
-    assert_eq!(*complaints.lock().expect("whole"), [] as [String; 0]);
 }
 
 fn shared<T>(map: T) -> state::SharedMap<T> {
@@ -558,7 +553,7 @@ async fn a_document_without_questions_is_forgotten_when_it_is_left() {
 async fn a_deleted_conversation_can_be_restored_until_it_is_removed() {
     let folder = tempfile::tempdir().expect("a folder");
     let opened = store::open(folder.path()).await.expect("opens");
-    let (writer, task) = store::start_writing(opened.store, |sentence| panic!("{sentence}"));
+    let (writer, task) = store::start_writing(opened.store, |_| panic!("a write failed"));
     let mut saves = begun(1);
     saves.extend(begun(2));
     saves.push(Save::HideConversation(1));
@@ -660,7 +655,7 @@ async fn a_damaged_search_is_made_again() {
 async fn questions_answers_and_documents_are_searched() {
     let folder = tempfile::tempdir().expect("a folder");
     let opened = store::open(folder.path()).await.expect("opens");
-    let (writer, _task) = store::start_writing(opened.store, |sentence| panic!("{sentence}"));
+    let (writer, _task) = store::start_writing(opened.store, |_| panic!("a write failed"));
     let text = "The rent is due on the first.\n\nThe Mü\u{df}ig quay is closed.\n".repeat(200);
     let text = text + "The ferry leaves at noon.";
     let lease = OpenDocument::new(1, document(1).info, text.into(), false);
@@ -925,7 +920,7 @@ async fn a_damaged_map_is_an_error_and_the_rest_is_read() {
 #[tokio::test]
 async fn a_map_still_being_written_can_be_read() {
     let opened = store::open_in_memory().await.expect("opens");
-    let (writer, _task) = store::start_writing(opened.store, |sentence| panic!("{sentence}"));
+    let (writer, _task) = store::start_writing(opened.store, |_| panic!("a write failed"));
     begun(1).into_iter().for_each(|save| writer.save(save));
     assert_eq!(
         writer.written().await.map(1).await.expect("read"),
@@ -934,25 +929,50 @@ async fn a_map_still_being_written_can_be_read() {
 }
 
 #[tokio::test]
-async fn a_failing_store_is_reported_once_and_with_each_question() {
+async fn what_a_locked_file_refuses_is_written_later() {
     let folder = tempfile::tempdir().expect("a folder");
     let opened = store::open(folder.path()).await.expect("opens");
-    opened.store.close().await;
-    let complaints = Arc::new(Mutex::new(Vec::new()));
-    let (writer, task) = store::start_writing(opened.store, {
-        let complaints = complaints.clone();
-        move |sentence| complaints.lock().expect("whole").push(sentence)
+    let (changes, mut changed) = tokio::sync::mpsc::unbounded_channel();
+    let (writer, task) = store::start_writing(opened.store, move |failing| {
+        changes.send(failing).expect("received");
     });
-    writer.save(Save::Draft("a".into()));
-    writer.save(Save::Draft("b".into()));
-    writer.written().await;
-    assert_eq!(complaints.lock().expect("whole").len(), 1);
+    let options = SqliteConnectOptions::new().filename(folder.path().join("kept.db"));
+    let other = SqliteConnection::connect_with(&options).await;
+    let mut other = other.expect("opens");
+    let begin = sqlx::query("BEGIN IMMEDIATE").execute(&mut other).await;
+    begin.expect("locks");
     begun(1).into_iter().for_each(|save| writer.save(save));
+    assert_eq!(changed.recv().await, Some(true));
+    let end = sqlx::query("ROLLBACK").execute(&mut other).await;
+    end.expect("unlocks");
+    assert_eq!(changed.recv().await, Some(false));
+    assert_eq!(
+        writer.written().await.map(1).await.expect("read"),
+        Some(map())
+    );
     writer.close().await;
     task.await.expect("ends");
-    let complaints = complaints.lock().expect("whole");
-    assert_eq!(complaints.len(), 2, "{complaints:?}");
-    assert!(complaints[0].contains("could not be saved"));
+}
+
+#[tokio::test]
+async fn a_write_that_can_never_succeed_is_reported_and_holds_nothing_up() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let opened = store::open(folder.path()).await.expect("opens");
+    let changes = Arc::new(Mutex::new(Vec::new()));
+    let (writer, task) = store::start_writing(opened.store, {
+        let changes = changes.clone();
+        move |failing| changes.lock().expect("whole").push(failing)
+    });
+    // SQLite has no number this large.
+    writer.save(save_turn(u64::MAX, &turn(1, TurnState::Done)));
+    begun(1).into_iter().for_each(|save| writer.save(save));
+    assert_eq!(
+        writer.written().await.map(1).await.expect("read"),
+        Some(map())
+    );
+    writer.close().await;
+    task.await.expect("ends");
+    assert_eq!(*changes.lock().expect("whole"), [true, false]);
 }
 
 #[test]

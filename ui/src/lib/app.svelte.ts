@@ -123,6 +123,8 @@ export class AppState {
   reading = $state.raw<ReadAhead | null>(null)
   gpus = $state.raw<Gpus>({ gpus: [], whyNone: null })
   saves = $state(true)
+  /** Why the last changes are not on the disk yet. */
+  saveError = $state<string | null>(null)
   version = $state('')
 
   live = $state.raw<Live | null>(null)
@@ -241,6 +243,7 @@ export class AppState {
       case 'models':
       case 'thinking':
       case 'vault':
+      case 'saving':
       case 'readAhead':
       case 'gpus':
       case 'library': {
