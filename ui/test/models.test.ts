@@ -10,6 +10,7 @@ import {
   figures,
   kind,
   lineWords,
+  longEnough,
   notChosen,
   parameters,
   readingSpeed,
@@ -124,6 +125,16 @@ describe('words about models', () => {
     ]
     expect(notChosen(library({ found })).map(({ id }) => id)).toEqual(['large', 'small', 'huge', 'base'])
     expect(notChosen(null)).toEqual([])
+  })
+  it('offer the one that reads a long document at once, also one that was chosen before', () => {
+    const found = [
+      model({ id: 'short', context: 32_768, bytes: 7e9 }),
+      model({ id: 'base', context: 131_072, chats: false }),
+      model({ id: 'long', context: 131_072, choice: 'm1' }),
+    ]
+    expect(longEnough(library({ found }), 40_000)?.id).toBe('long')
+    expect(longEnough(library({ found }), 125_000)).toBeNull()
+    expect(longEnough(null, 40_000)).toBeNull()
   })
 
   it('say how far a download is', () => {

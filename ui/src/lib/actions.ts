@@ -239,7 +239,7 @@ export class Actions {
   useModel = async (id: string, stretch: string | null): Promise<boolean> => {
     this.#app.dismissAll('model')
     this.#app.dismissAll('models')
-    return this.#accepted('models', calls.useModel(id, stretch))
+    return this.#accepted('model', calls.useModel(id, stretch))
   }
 
   /** Opens a model that has just been downloaded, and removes its download from the list. */

@@ -15,19 +15,29 @@ export function shortName(model: FoundModel): string {
 }
 
 /**
- * Models on this computer that can be opened and were not chosen yet: those that answer before those that only continue a
- * text, then the largest that fits the free memory.
+ * Models on this computer that can be opened: those that answer before those that only continue a text, then the largest
+ * that fits the free memory.
  */
-export function notChosen(library: Library | null): FoundModel[] {
+function usable(library: Library | null): FoundModel[] {
   const free = library?.freeMemory ?? Infinity
   const fits = (model: FoundModel) => model.bytes < free
-  const found = library?.found.filter((model) => !model.inBox && model.reason === null && model.choice === null) ?? []
+  const found = library?.found.filter((model) => !model.inBox && model.reason === null) ?? []
   return found.toSorted(
     (a, b) =>
       Number(b.chats) - Number(a.chats) ||
       Number(fits(b)) - Number(fits(a)) ||
       (fits(a) ? b.bytes - a.bytes : a.bytes - b.bytes),
   )
+}
+
+/** The usable models that were not chosen yet. */
+export function notChosen(library: Library | null): FoundModel[] {
+  return usable(library).filter((model) => model.choice === null)
+}
+
+/** The best usable model that reads this many tokens at once; tokenizers differ by a few percent. */
+export function longEnough(library: Library | null, tokens: number): FoundModel | null {
+  return usable(library).find((model) => model.chats && (model.context ?? 0) > 1.1 * tokens) ?? null
 }
 
 /** `8 B`, `360 M`: number of a model's parameters, in the usual short form. */
