@@ -6,11 +6,13 @@ use std::sync::Arc;
 use clap::Parser;
 use kept_engine::{MINI, model_path};
 use kept_hub::{Finder, HubError};
+use tauri::plugin::TauriPlugin;
 use tauri::window::Color;
 use tauri::{
     App, AppHandle, Builder, Manager, RunEvent, Runtime, WebviewWindow, WebviewWindowBuilder,
     WindowEvent,
 };
+use tauri_plugin_window_state::StateFlags;
 use tokio::sync::mpsc;
 
 use crate::arguments::Arguments;
@@ -155,6 +157,7 @@ pub fn run(arguments: Arguments) -> Result<(), WindowError> {
     let app = builder(Builder::default())
         .plugin(tauri_plugin_single_instance::init(second_start))
         .plugin(tauri_plugin_dialog::init())
+        .plugin(remembered_window())
         .on_window_event(|window, event| {
             if let WindowEvent::DragDrop(event) = event {
                 drop::dragged(&window.state::<Arc<Effects>>(), event);
@@ -183,6 +186,13 @@ pub fn run(arguments: Arguments) -> Result<(), WindowError> {
         _ => {}
     });
     Ok(())
+}
+
+/// Opens the window with the size and at the place at which it was closed.
+fn remembered_window<R: Runtime>() -> TauriPlugin<R> {
+    tauri_plugin_window_state::Builder::new()
+        .with_state_flags(StateFlags::SIZE | StateFlags::POSITION | StateFlags::MAXIMIZED)
+        .build()
 }
 
 /// Creates the window of `tauri.conf.json`, in the page's colour until the page is there: it is shown once it has that.
