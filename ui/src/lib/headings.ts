@@ -16,6 +16,12 @@ export interface Heading {
   level: number
 }
 
+export interface MarkdownPart {
+  start: number
+  end: number
+  code: boolean
+}
+
 /** Kinds of documents in which `# ` begins a line for other reasons. */
 const OTHERS = new Set(['text', 'code', 'pdf'])
 
@@ -28,22 +34,51 @@ export function headingsOf(text: string, kind: string, documents: readonly Docum
   return parts.filter((part) => !OTHERS.has(part.kind)).flatMap((part) => within(text, part.start, part.end))
 }
 
+/** The parts of Markdown documents, in order: blocks of code, with their fences, and what is between them. */
+export function markdownOf(text: string, kind: string, documents: readonly DocumentPart[] = []): MarkdownPart[] {
+  const parts = documents.length > 0 ? documents : [{ kind, start: 0, end: text.length }]
+  return parts.filter((part) => part.kind === 'markdown').flatMap((part) => partsOf(text, part.start, part.end))
+}
+
+function partsOf(text: string, start: number, end: number): MarkdownPart[] {
+  const parts: MarkdownPart[] = []
+  let at = start
+  const close = (to: number, code: boolean) => {
+    if (to > at) parts.push({ start: at, end: to, code })
+    at = to
+  }
+  let open = false
+  for (const line of linesOf(text, start, end)) {
+    if (line.opens) close(line.at, false)
+    if (line.closes) close(text.indexOf('\n', line.at) + 1 || end, true)
+    open = line.opens || (open && !line.closes)
+  }
+  close(end, open)
+  return parts
+}
+
 function within(text: string, start: number, end: number): Heading[] {
   const headings: Heading[] = []
-  let fence: string | null = null
-  for (const line of text.slice(start, end).matchAll(LINE)) {
-    const [all, marks, opens] = line
-    const at = start + line.index
-    if (opens !== undefined) {
-      if (fence === null) fence = opens
-      else if (fence === opens) fence = null
-    } else if (fence === null && marks !== undefined) {
-      const found = text.indexOf('\n', at)
-      const stop = found < 0 || found > end ? end : found
-      const title = at + all.length
-      const last = title + text.slice(title, stop).replace(/[ \t]+#*[ \t\r]*$/, '').length
-      headings.push({ start: at, title, last, end: stop, level: marks.length })
-    }
+  for (const { at, all, marks, code } of linesOf(text, start, end)) {
+    if (code || marks === undefined) continue
+    const found = text.indexOf('\n', at)
+    const stop = found < 0 || found > end ? end : found
+    const title = at + all.length
+    const last = title + text.slice(title, stop).replace(/[ \t]+#*[ \t\r]*$/, '').length
+    headings.push({ start: at, title, last, end: stop, level: marks.length })
   }
   return headings
+}
+
+/** The lines with marks: of a heading, or the fence that opens or closes a block of code; `code` is inside of one. */
+function* linesOf(text: string, start: number, end: number) {
+  let fence: string | null = null
+  for (const line of text.slice(start, end).matchAll(LINE)) {
+    const [all, marks, mark] = line
+    const opens = mark !== undefined && fence === null
+    const closes = mark !== undefined && fence === mark
+    yield { at: start + line.index, all, marks, opens, closes, code: fence !== null }
+    if (opens) fence = mark
+    if (closes) fence = null
+  }
 }

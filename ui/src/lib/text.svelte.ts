@@ -4,7 +4,7 @@
  */
 import { blocksOf, type Block } from './blocks'
 import type { DocumentFacts } from './contract'
-import { headingsOf } from './headings'
+import { headingsOf, markdownOf, type MarkdownPart } from './headings'
 import { isProse, isSoftAt, wrapsOf, type Wrap } from './reflow'
 
 export interface Text {
@@ -15,6 +15,7 @@ export interface Text {
   blocks: Block[]
   /** Where it is wrapped prose. */
   wraps: Wrap[]
+  markdown: MarkdownPart[]
 }
 
 /** How long the earlier document's text stays, and nothing is said of the next one, in ms. */
@@ -59,7 +60,8 @@ export class TextStore {
       const isSoft = (line: number) => isSoftAt(text, wraps, line)
       const headings = headingsOf(text, document.kind, document.documents)
       const blocks = blocksOf(text, document.pages, document.documents, undefined, isSoft, headings)
-      this.current = { id: document.id, key, text, blocks, wraps }
+      const markdown = markdownOf(text, document.kind, document.documents)
+      this.current = { id: document.id, key, text, blocks, wraps, markdown }
     } catch (refusal) {
       if (this.#wanted !== key) return
       this.#wanted = null
