@@ -135,7 +135,10 @@ SHAPES = [
     Shape("glm4", {"rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}, "attention_bias": True, "pad_token_id": 0},
           keys={"rope.dimension_count": 8}),
     Shape("seed_oss", {"rope_parameters": PLAIN, "attention_bias": True, "attention_out_bias": False}, tied=False),
+    Shape("internlm2", {"rope_parameters": PLAIN}, heads=2, kv_heads=1, tied=False),
     # llama.cpp's heads are as wide together as the model.
+    Shape("exaone", {"rope_parameters": tiny.LLAMA3}, head_dim=8, keys={"rope.freq_base": 50_000.0},
+          factors={"rope_freqs.weight": tiny.llama3_divisors(replace(tiny.MODELS[1], head_dim=8)).tolist()}),
     Shape("exaone4", {"rope_parameters": tiny.LLAMA3, "sliding_window": None, "layer_types": ["full_attention"] * 3},
           head_dim=8, keys={"rope.freq_base": 50_000.0},
           factors={"rope_freqs.weight": tiny.llama3_divisors(replace(tiny.MODELS[1], head_dim=8)).tolist()}),
@@ -229,7 +232,8 @@ SHAPES = [
           keys={"attention.head_count_kv": [0, 0, 2, 0, 2], "shortconv.l_cache": 4, "leading_dense_block_count": 2,
                 "expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 24, "expert_gating_func": 2}),
 ]
-CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "glm4": "Glm4", "seed_oss": "SeedOss", "exaone4": "Exaone4", "ernie4_5": "Ernie4_5",
+CLASSES = {"llama": "Llama", "internlm2": "Llama", "exaone": "Llama",  # of the same arithmetic
+           "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "glm4": "Glm4", "seed_oss": "SeedOss", "exaone4": "Exaone4", "ernie4_5": "Ernie4_5",
            "ernie4_5_moe": "Ernie4_5_Moe", "mixtral": "Mixtral", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText",
            "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
            "gemma4": "Gemma4Text", "smollm3": "SmolLM3", "ministral3": "Ministral3", "granite": "Granite", "olmo3": "Olmo3",
@@ -355,7 +359,7 @@ def tensors(shape: Shape, model):
                 yield f"blk.{layer}.attn_sinks.weight", data
                 continue
             heads = {"self_attn.q_proj": shape.heads, "self_attn.k_proj": shape.kv_heads}.get(part)
-            if heads and shape.arch.startswith(("llama", "mixtral", "smollm3", "ministral3", "granite")):
+            if heads and shape.arch.startswith(("llama", "internlm2", "mixtral", "smollm3", "ministral3", "granite")):
                 matrix = tiny.neighbouring_pairs(data.reshape(len(data), -1), heads)
                 data = matrix.reshape(data.shape)
             if kind in ("expert_bias", "e_score_correction_bias"):
@@ -574,7 +578,7 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
     if shape.arch == "exaone4":
         mistakes |= {f"no {x} norm": each(f"{x}_norm", 1.0) for x in ("q", "k")}
         mistakes |= {f"no {x}": each(x, 1.0) for x in ("post_attention_layernorm", "post_feedforward_layernorm")}
-    if shape.stem == "exaone4":
+    if shape.stem in ("exaone", "exaone4"):
         mistakes["no divisors"] = inv_freq("inv_freq", lambda m: 50_000.0 ** (-torch.arange(0, 8, 2).float() / 8))
     if shape.stem == "exaone4-windows":
         mistakes["no window"] = lambda m: window_all(m, None)

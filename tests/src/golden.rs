@@ -61,7 +61,7 @@ pub fn model(stem: &str) -> PathBuf {
 }
 
 /// The tiny models of `golden/architectures`, by file stem: one for each architecture.
-pub const ARCHITECTURES: [&str; 29] = [
+pub const ARCHITECTURES: [&str; 31] = [
     "llama-bias-yarn",
     "qwen2",
     "qwen3",
@@ -70,6 +70,8 @@ pub const ARCHITECTURES: [&str; 29] = [
     "seed_oss",
     "exaone4",
     "exaone4-windows",
+    "internlm2",
+    "exaone",
     "ernie4_5",
     "ernie4_5-moe",
     "mixtral",

@@ -169,6 +169,18 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         ..PLAIN
     },
     Architecture {
+        // InternLM 2 and 2.5.
+        name: "internlm2",
+        pairing: Pairing::Neighbours,
+        ..PLAIN
+    },
+    Architecture {
+        // EXAONE 3, 3.5 and Deep.
+        name: "exaone",
+        rope_freqs: true,
+        ..PLAIN
+    },
+    Architecture {
         // EXAONE 4: 1.2B, whose layers are all global, and 32B.
         name: "exaone4",
         qkv_bias: Part::Absent,

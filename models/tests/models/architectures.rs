@@ -11,7 +11,7 @@ use kept_models::{
     RopeTable,
 };
 
-const ALL: [&str; 27] = [
+const ALL: [&str; 29] = [
     "llama",
     "qwen2",
     "qwen2vl",
@@ -21,6 +21,8 @@ const ALL: [&str; 27] = [
     "qwen3vlmoe",
     "glm4",
     "seed_oss",
+    "internlm2",
+    "exaone",
     "exaone4",
     "ernie4_5",
     "ernie4_5-moe",
