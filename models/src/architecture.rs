@@ -141,9 +141,9 @@ pub(crate) struct Architecture {
     pub activation: Activation,
     /// Embeddings are multiplied by the square root of the width.
     pub scaled_embedding: bool,
-    /// The file declares factors: `embedding_scale`, `attention.scale`, `residual_scale` (on what a layer adds) and
-    /// `logit_scale` (a divisor).
-    pub multipliers: bool,
+    /// Whether the file declares factors: `embedding_scale`, `residual_scale` (on what a layer adds), `logit_scale` (a
+    /// divisor), and in some files `attention.scale`.
+    pub multipliers: Part,
     /// The file declares a factor on queries that grows with the position ([`crate::config::QueryScale`]), and a
     /// multiplier of YaRN's magnitude.
     pub scaled_queries: bool,

@@ -136,6 +136,12 @@ SHAPES = [
           keys={"rope.dimension_count": 8}),
     Shape("seed_oss", {"rope_parameters": PLAIN, "attention_bias": True, "attention_out_bias": False}, tied=False),
     Shape("internlm2", {"rope_parameters": PLAIN}, heads=2, kv_heads=1, tied=False),
+    Shape("minicpm", GRANITE | {"attention_multiplier": 0.25, "rope_parameters": PLAIN | {
+              "rope_type": "longrope", "short_factor": SHORT_FACTORS + [1.6, 1.7], "long_factor": LONG_FACTORS + [8.0, 9.0],
+              "original_max_position_embeddings": TRAINED, "attention_factor": 1.0}},
+          keys={k: v for k, v in GRANITE_KEYS.items() if k != "attention.scale"} | {
+              "rope.scaling.type": "longrope", "rope.scaling.original_context_length": TRAINED},
+          factors={"rope_factors_short.weight": SHORT_FACTORS + [1.6, 1.7], "rope_factors_long.weight": LONG_FACTORS + [8.0, 9.0]}),
     # llama.cpp's heads are as wide together as the model.
     Shape("exaone", {"rope_parameters": tiny.LLAMA3}, head_dim=8, keys={"rope.freq_base": 50_000.0},
           factors={"rope_freqs.weight": tiny.llama3_divisors(replace(tiny.MODELS[1], head_dim=8)).tolist()}),
@@ -232,7 +238,7 @@ SHAPES = [
           keys={"attention.head_count_kv": [0, 0, 2, 0, 2], "shortconv.l_cache": 4, "leading_dense_block_count": 2,
                 "expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 24, "expert_gating_func": 2}),
 ]
-CLASSES = {"llama": "Llama", "internlm2": "Llama", "exaone": "Llama",  # of the same arithmetic
+CLASSES = {"llama": "Llama", "internlm2": "Llama", "exaone": "Llama", "minicpm": "Granite",  # of the same arithmetic
            "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "glm4": "Glm4", "seed_oss": "SeedOss", "exaone4": "Exaone4", "ernie4_5": "Ernie4_5",
            "ernie4_5_moe": "Ernie4_5_Moe", "mixtral": "Mixtral", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText",
            "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
@@ -359,7 +365,7 @@ def tensors(shape: Shape, model):
                 yield f"blk.{layer}.attn_sinks.weight", data
                 continue
             heads = {"self_attn.q_proj": shape.heads, "self_attn.k_proj": shape.kv_heads}.get(part)
-            if heads and shape.arch.startswith(("llama", "internlm2", "mixtral", "smollm3", "ministral3", "granite")):
+            if heads and shape.arch.startswith(("llama", "internlm2", "minicpm", "mixtral", "smollm3", "ministral3", "granite")):
                 matrix = tiny.neighbouring_pairs(data.reshape(len(data), -1), heads)
                 data = matrix.reshape(data.shape)
             if kind in ("expert_bias", "e_score_correction_bias"):
@@ -610,17 +616,18 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         one = 0.0 if shape.arch == "gemma3" else 1.0
         mistakes |= {f"no {x} norm": each(f"{x}_norm", one) for x in ("q", "k")}
     if shape.arch == "phi3":
-        mistakes["short factors"] = lambda m: setattr(m.model.rotary_emb, "longrope_off", force_short(m))
         mistakes["no magnitude"] = lambda m: setattr(m.model.rotary_emb, "attention_scaling", 1.0)
     if shape.arch == "ministral3":
         mistakes["no temperature"] = lambda m: m.config.rope_parameters.update(llama_4_scaling_beta=0.0)
         mistakes["no yarn"] = inv_freq("inv_freq", lambda m: plain)
         mistakes["yarn with a magnitude"] = lambda m: setattr(m.model.rotary_emb, "attention_scaling", 1 + 0.1 * np.log(4))
-    if shape.arch.startswith("granite"):
+    if shape.arch in ("phi3", "minicpm"):
+        mistakes["short factors"] = lambda m: setattr(m.model.rotary_emb, "longrope_off", force_short(m))
+    if shape.arch.startswith(("granite", "minicpm")):
         mistakes["embedding not scaled"] = lambda m: setattr(m.model, "embedding_multiplier", 1.0)
         mistakes["logits not divided"] = lambda m: setattr(m.config, "logits_scaling", 1.0)
         mistakes["scale of the head"] = lambda m: [
-            setattr(x.self_attn, "scaling", 0.25) for x in m.model.layers if getattr(x, "self_attn", None)]
+            setattr(x.self_attn, "scaling", 0.75 * x.self_attn.scaling) for x in m.model.layers if getattr(x, "self_attn", None)]
         mistakes["residual not scaled"] = lambda m: [setattr(x, "residual_multiplier", 1.0) for x in m.model.layers]
     if shape.arch == "mixtral":
         mistakes["one expert less"] = lambda m: [setattr(x.mlp.gate, "top_k", 1) for x in m.model.layers]

@@ -61,7 +61,7 @@ pub fn model(stem: &str) -> PathBuf {
 }
 
 /// The tiny models of `golden/architectures`, by file stem: one for each architecture.
-pub const ARCHITECTURES: [&str; 31] = [
+pub const ARCHITECTURES: [&str; 32] = [
     "llama-bias-yarn",
     "qwen2",
     "qwen3",
@@ -71,6 +71,7 @@ pub const ARCHITECTURES: [&str; 31] = [
     "exaone4",
     "exaone4-windows",
     "internlm2",
+    "minicpm",
     "exaone",
     "ernie4_5",
     "ernie4_5-moe",

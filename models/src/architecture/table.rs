@@ -19,7 +19,7 @@ const LLAMA: Architecture = Architecture {
     sandwich: false,
     activation: Activation::Silu,
     scaled_embedding: false,
-    multipliers: false,
+    multipliers: Part::Absent,
     scaled_queries: false,
     wide_scale_layers: None,
     attention_cap: None,
@@ -87,7 +87,7 @@ const QWEN35: Architecture = Architecture {
 const GRANITE: Architecture = Architecture {
     // Granite 3 and the dense models of Granite 4.
     name: "granite",
-    multipliers: true,
+    multipliers: Part::Optional,
     ..LLAMA
 };
 
@@ -173,6 +173,12 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         name: "internlm2",
         pairing: Pairing::Neighbours,
         ..PLAIN
+    },
+    Architecture {
+        // MiniCPM 1, 2 and 4. Old files without the factors would need others for each size.
+        name: "minicpm",
+        multipliers: Part::Required,
+        ..LLAMA
     },
     Architecture {
         // EXAONE 3, 3.5 and Deep.

@@ -38,8 +38,8 @@ impl Config {
             .transpose()?;
         let multipliers = multipliers(&keys, architecture)?;
         // As llama.cpp: Granite's files switch RoPE off by this key.
-        let unrotated =
-            architecture.multipliers && keys.flag("rope.scaling.finetuned")? == Some(false);
+        let unrotated = architecture.multipliers.is_allowed()
+            && keys.flag("rope.scaling.finetuned")? == Some(false);
         let dense_first = dense_first(&keys, architecture)?;
         let layers = Layers {
             recurrent,
@@ -175,7 +175,7 @@ fn experts(
     };
     const WIDTH: &str = "expert_feed_forward_length";
     let can_be_dense = architecture.experts == Part::Optional && !architecture.dense_and_experts;
-    let has_one_width = architecture.multipliers || can_be_dense;
+    let has_one_width = architecture.multipliers.is_allowed() || can_be_dense;
     let ffn = match has_one_width && !keys.has(WIDTH) {
         // Files of Granite and Mixtral give the width of an expert by the key for dense feed-forwards.
         true => keys.uniform_count("feed_forward_length")?,
@@ -266,8 +266,14 @@ struct Multipliers {
 
 /// The factors of an architecture whose files declare them.
 fn multipliers(keys: &Keys<'_>, architecture: &Architecture) -> Result<Multipliers, ModelError> {
-    if !architecture.multipliers {
+    if !architecture.multipliers.is_allowed() {
         return Ok(Multipliers::default());
+    }
+    if architecture.multipliers == Part::Required {
+        let needed = ["embedding_scale", "residual_scale", "logit_scale"];
+        if let Some(key) = needed.into_iter().find(|key| !keys.has(key)) {
+            return Err(missing(&keys.full(key)));
+        }
     }
     // As in llama.cpp: 0 is none.
     let factor = |key| {
@@ -377,7 +383,7 @@ fn refuse_unsupported_keys(keys: &Keys<'_>, architecture: &Architecture) -> Resu
     let of = |keys, computed: bool| if computed { &[][..] } else { keys };
     let plain = plain
         .iter()
-        .chain(of(multipliers, architecture.multipliers))
+        .chain(of(multipliers, architecture.multipliers.is_allowed()))
         .chain(of(shared_keys, architecture.shares_kv))
         .chain(of(scaled_queries, architecture.scaled_queries));
     let caps = caps.map(|&(key, _)| (key, &[0.0][..]));

@@ -134,7 +134,7 @@ impl TinyLlama {
         if let Sliding::Most { .. } = own.sliding {
             w.set(&key("attention.sliding_window"), whole(8));
         }
-        if own.multipliers {
+        if own.multipliers.is_allowed() {
             for (part, value) in [
                 ("embedding_scale", 1.5),
                 ("attention.scale", 0.1),

@@ -11,7 +11,7 @@ use kept_models::{
     RopeTable,
 };
 
-const ALL: [&str; 29] = [
+const ALL: [&str; 30] = [
     "llama",
     "qwen2",
     "qwen2vl",
@@ -22,6 +22,7 @@ const ALL: [&str; 29] = [
     "glm4",
     "seed_oss",
     "internlm2",
+    "minicpm",
     "exaone",
     "exaone4",
     "ernie4_5",
@@ -134,6 +135,20 @@ fn quantised_models_have_a_small_kl_to_f32() {
             assert!(kl > 0.0 && kl < most, "{arch} {kind}: KL {kl:.1e}");
         }
     }
+}
+
+#[test]
+fn minicpm_without_its_factors_is_refused() {
+    for key in ["embedding_scale", "residual_scale", "logit_scale"] {
+        let key = format!("minicpm.{key}");
+        let mut writer = tiny("minicpm").writer();
+        writer.remove(&key);
+        let error = open(&writer, &OpenOptions::default()).unwrap_err();
+        assert_eq!(error, ModelError::MissingKey { key });
+    }
+    let mut writer = tiny("granite").writer();
+    writer.remove("granite.residual_scale");
+    assert!(open(&writer, &OpenOptions::default()).is_ok());
 }
 
 #[test]
