@@ -175,8 +175,8 @@ def middle(reports):
             out[key] = statistics.median(report[key] for report in reports)
     if out.get("again"):
         out["again"] = [statistics.median(report["again"][0] for report in reports), out["again"][1]]
-    if out.get("card_bytes"):
-        out["card_bytes"] = [max(report["card_bytes"][i] for report in reports) for i in range(2)]
+    if out.get("gpu_bytes"):
+        out["gpu_bytes"] = [max(report["gpu_bytes"][i] for report in reports) for i in range(2)]
     return out
 
 
@@ -184,7 +184,7 @@ def gib(number):
     return f"{number / 2**30:.2f} GiB"
 
 
-def of_the_card(bench, large, small, models, lengths, rates):
+def of_the_gpu(bench, large, small, models, lengths, rates):
     """Parts 1 to 4: results, and their Markdown."""
     o = bench.o
     on_cpu = o.device == "cpu"
@@ -242,7 +242,7 @@ def of_the_card(bench, large, small, models, lengths, rates):
     for n, report in reads.items():
         if report:
             selecting = report["select_seconds"] / report["prefill_seconds"]
-            expected, taken = report["card_bytes"] or (report["ledger_peak_bytes"], report["peak_bytes"])
+            expected, taken = report["gpu_bytes"] or (report["ledger_peak_bytes"], report["peak_bytes"])
             text.append(
                 f"| {n:,} tokens | {report['first_token_seconds']:.2f} s | {report['prefill_tokens_per_second']:.0f} | {selecting:.2%} "
                 f"| {gib(taken)} | {gib(expected)} | {abs(taken - expected) / expected:.1%} |"
@@ -251,7 +251,7 @@ def of_the_card(bench, large, small, models, lengths, rates):
         again, known = headline["again"]
         # Keys and values as f16: a block of 32 takes 34 bytes in the vault.
         rows = headline["kv_bytes_full"] / headline["prompt_tokens"] * known / 2 * 34 / 32
-        expected, taken = headline["card_bytes"] or (headline["ledger_peak_bytes"], headline["peak_bytes"])
+        expected, taken = headline["gpu_bytes"] or (headline["ledger_peak_bytes"], headline["peak_bytes"])
         text += [
             "",
             f"{longest:,} tokens on {large} within {gib(LIMIT)} of the GPU, with a vault: first token after {headline['first_token_seconds']:.2f} s, "
@@ -259,8 +259,8 @@ def of_the_card(bench, large, small, models, lengths, rates):
             f"the vault's rows are {gib(rows)}, {rows / again / 1e9:.1f} GB/s.",
         ]
         if not on_cpu:
-            transfer = rows / rates["to_card_gbs"] / 1e9
-            text[-1] += f" Sending them to the GPU takes {transfer:.2f} s at the {rates['to_card_gbs']:.1f} GB/s that were measured: {again / transfer:.2f} times that (wanted: 1.2)."
+            transfer = rows / rates["to_gpu_gbs"] / 1e9
+            text[-1] += f" Sending them to the GPU takes {transfer:.2f} s at the {rates['to_gpu_gbs']:.1f} GB/s that were measured: {again / transfer:.2f} times that (wanted: 1.2)."
     return {"answers": answers, "reads": reads, "headline": headline}, text
 
 
@@ -310,14 +310,14 @@ def main():
     if rates:
         found["rates"] = rates
         runs = "Figures are single runs" if o.runs == 1 else f"Figures are medians of {o.runs} runs"
-        text += [f"# {rates.get('card', 'the processor')}", "", f"{runs}."]
+        text += [f"# {rates.get('gpu', 'the processor')}", "", f"{runs}."]
     models = {name: bench.model(name) for name in ((large, small) if "gpu" in parts else (large,))} if rates else {}
     # Written after each part: the later ones take long.
     for part in PARTS if all(models.values()) and rates else []:
         if part not in parts:
             continue
         if part == "gpu":
-            more, lines = of_the_card(bench, large, small, models, lengths, rates)
+            more, lines = of_the_gpu(bench, large, small, models, lengths, rates)
             found |= more
         elif part == "peers":
             found[part], lines = bench_gpu_peers.beside(bench, models[large], large.rsplit("-", 1)[0], lengths, ROWS, 8 if o.quick else 128)

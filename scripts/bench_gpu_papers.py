@@ -129,7 +129,7 @@ class Repeat:
             report = reports[rows]
             found[f"{rows or 'all'}"] = report
             if report:
-                taken = (report["card_bytes"] or [0, report["peak_bytes"]])[1]
+                taken = (report["gpu_bytes"] or [0, report["peak_bytes"]])[1]
                 text.append(
                     f"| {self.tokens(rows) if rows else 'all'} | {kept(report)} | {taken / 2**20:,.0f} MiB | {printed}M, {share}% |"
                 )

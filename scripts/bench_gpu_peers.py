@@ -331,7 +331,7 @@ def markdown(o, kept, others):
         for rows in (None, rows_of(o, tokens)):
             report = kept[f"{tokens} {rows or 'all'}"]
             if report:
-                row("Kept", tokens, rows, report, (report["card_bytes"] or [0, report["peak_bytes"]])[1])
+                row("Kept", tokens, rows, report, (report["gpu_bytes"] or [0, report["peak_bytes"]])[1])
             for name, called in (("transformers with kvpress", "kvpress, SnapKV" if rows else "transformers"), ("llama.cpp", "llama.cpp")):
                 point = of(name, tokens, rows)
                 if point:

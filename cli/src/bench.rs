@@ -66,10 +66,8 @@ struct BenchJson {
     bandwidth_gbs: f64,
     allocations_per_token: f64,
     /// The name of the GPU, if one was used.
-    #[serde(rename = "card")]
     gpu: Option<String>,
     /// Peak GPU memory in bytes, weights included: as computed by the ledger, and as reported by the driver.
-    #[serde(rename = "card_bytes")]
     gpu_bytes: Option<(u64, u64)>,
     /// Seconds from the first token of the prompt to the first token of the answer.
     first_token_seconds: f64,

@@ -21,7 +21,6 @@ struct DoctorJson {
     simd: String,
     memory_bytes: Option<u64>,
     memory_available_bytes: Option<u64>,
-    #[serde(rename = "graphics_cards")]
     gpus: Vec<Gpu>,
     graphics_error: Option<String>,
     mini: Option<String>,

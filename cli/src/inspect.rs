@@ -68,7 +68,6 @@ struct InspectJson {
     /// The longest document for the free memory, if the system reports the free memory.
     fit: Option<Fit>,
     /// The same for the memory of the first GPU, if there is one.
-    #[serde(rename = "card")]
     gpu: Option<GpuFit>,
 }
 

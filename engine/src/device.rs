@@ -110,12 +110,10 @@ impl EngineError {
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct GpuRates {
     /// Its product name.
-    #[serde(rename = "card")]
     pub gpu: String,
     /// Copies within device memory, counting bytes read and bytes written.
     pub copy_gbs: f64,
     /// Copies from pinned host memory to the GPU, counting bytes once.
-    #[serde(rename = "to_card_gbs")]
     pub to_gpu_gbs: f64,
     /// f16 matrix products on tensor cores with f32 accumulation.
     pub matrix_tflops: f64,

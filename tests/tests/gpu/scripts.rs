@@ -25,11 +25,11 @@ doctor*--json*) printf '{\n "device": "cuda:0",\n "name": "A GPU"\n}\n' ;;
 methods) printf 'snapkv  one\nh2o  another\n' ;;
 ask*cuda:99*) echo "there is no GPU cuda:99" >&2; exit 1 ;;
 ask*) [ "${CUDA_VISIBLE_DEVICES-some}" ] || { echo "no GPU cuda:0: use the CPU (--device cpu)" >&2; exit 1; }; echo '{"answer": "4711"}' ;;
-bench*--bandwidth*) echo '{"card": "A GPU", "copy_gbs": 4000.0, "to_card_gbs": 50.0, "matrix_tflops": 400.0, "attention_tflops": 200.0}' ;;
+bench*--bandwidth*) echo '{"gpu": "A GPU", "copy_gbs": 4000.0, "to_gpu_gbs": 50.0, "matrix_tflops": 400.0, "attention_tflops": 200.0}' ;;
 bench*)
     case "$*" in *"$HANGS"*) [ -z "$HANGS" ] || exec sleep 600 ;; esac
     echo '{"decode_tokens_per_second": 100.0, "bandwidth_gbs": 1000.0, "bytes_per_token": 1000, "first_token_seconds": 1.0, "prefill_seconds": 1.0,
-        "prefill_tokens_per_second": 5.0, "select_seconds": 0.01, "card_bytes": [100, 101], "again": [0.1, 100], "kv_bytes_full": 1000000,
+        "prefill_tokens_per_second": 5.0, "select_seconds": 0.01, "gpu_bytes": [100, 101], "again": [0.1, 100], "kv_bytes_full": 1000000,
         "kv_bytes": 1000, "prompt_tokens": 1000, "decode_tokens": 8, "peak_bytes": 5, "ledger_peak_bytes": 5}' ;;
 esac
 "#;
