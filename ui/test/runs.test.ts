@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { meanShare, regionsOf, runsIn, stepOf, tokenAt, type Tokens } from '../src/lib/runs'
+import { meanShare, meanShareIn, regionsOf, runsIn, stepOf, tokenAt, type Tokens } from '../src/lib/runs'
 
 function random(seed: number) {
   let state = seed
@@ -128,5 +128,12 @@ describe('steps', () => {
     dense[500] = 12
     const ends = Uint32Array.from({ length: 1000 }, (_, i) => i + 1)
     expect(regionsOf({ ends, counts: dense, slots: 12 })).toEqual([{ start: 500, end: 501, share: 1 }])
+  })
+
+  it('is also that of the tokens of a passage', () => {
+    const tokens: Tokens = { ends: new Uint32Array([3, 6, 9]), counts: new Uint16Array([4, 1, 2]), slots: 4 }
+    expect(meanShareIn(tokens, 3, 9)).toBe(3 / 8)
+    expect(meanShareIn(tokens, 4, 5)).toBe(1 / 4)
+    expect(meanShareIn(tokens, 9, 12)).toBe(0)
   })
 })

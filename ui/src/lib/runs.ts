@@ -122,11 +122,20 @@ export function bandsOf({ ends, counts, slots }: Tokens): { first: Band | null; 
 }
 
 /** Mean share of slots that hold a token, over all tokens: 0 to 1. */
-export function meanShare({ counts, slots }: Tokens): number {
-  if (counts.length === 0 || slots === 0) return 0
+export function meanShare(tokens: Tokens): number {
+  return meanOf(tokens, 0, tokens.counts.length)
+}
+
+/** Mean share of the slots over the tokens with text in `start..end`. */
+export function meanShareIn(tokens: Tokens, start: number, end: number): number {
+  return meanOf(tokens, tokenAt(tokens.ends, start), tokenAt(tokens.ends, end - 1) + 1)
+}
+
+function meanOf({ counts, slots }: Tokens, from: number, to: number): number {
   let sum = 0
-  for (let i = 0; i < counts.length; i++) sum += counts[i]!
-  return Math.min(1, sum / (counts.length * slots))
+  const last = Math.min(to, counts.length)
+  for (let i = from; i < last; i++) sum += counts[i]!
+  return last <= from || slots === 0 ? 0 : Math.min(1, sum / ((last - from) * slots))
 }
 
 export interface Region {
