@@ -18,6 +18,7 @@ use pdf_extract::{
 
 use crate::found::{BETWEEN_PAGES, Found};
 use crate::pdf_bookmarks::{self, Bookmark};
+use crate::pdf_cmaps::RecodedFonts;
 use crate::pdf_headings::{self, Sizes};
 use crate::{Page, Why, guarded, hyphens, pdf_content, pdf_layout, running_heads};
 
@@ -193,10 +194,13 @@ fn extract(bytes: &[u8], password: Option<&str>, sender: &Sender<Progress>, stop
     if sender.send(loaded).is_err() {
         return;
     }
+    let fonts = RecodedFonts::prepare(&mut pdf);
     let most = MAX_TEXT_BYTES;
     for page in pages {
         // A panic may leave the PDF half changed, but each page is prepared independently.
-        let text = panic::catch_unwind(AssertUnwindSafe(|| read_page(&mut pdf, page, stop, most)));
+        let text = panic::catch_unwind(AssertUnwindSafe(|| {
+            read_page(&mut pdf, &fonts, page, stop, most)
+        }));
         let text = text.ok().flatten().ok_or(());
         // After the receiver gives up, it reads no more messages.
         if stop.load(Ordering::Relaxed) || sender.send(Progress::Page(text)).is_err() {
@@ -253,12 +257,13 @@ fn reason(error: &PdfError) -> String {
 /// The text of one page, and whether it may show an image; `None` if the page cannot be read.
 fn read_page(
     pdf: &mut Pdf,
+    fonts: &RecodedFonts,
     page: ObjectId,
     stop: &AtomicBool,
     most: usize,
 ) -> Option<(pdf_layout::PageText, bool)> {
     let has_image = pdf_content::has_image(pdf, page);
-    let content = pdf_content::clean_page(pdf, page)?;
+    let content = pdf_content::clean_page(pdf, fonts, page)?;
     // The library draws whole files, or counts all pages for each page, so it gets a file with only this page.
     let tree = pdf.add_object(Dictionary::from_iter([
         ("Type", Object::Name(b"Pages".to_vec())),

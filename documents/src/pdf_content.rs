@@ -11,6 +11,8 @@ use flate2::read::ZlibDecoder;
 use pdf_extract::content::{Content, Operation};
 use pdf_extract::{Dictionary, Document as Pdf, Object, ObjectId, Stream};
 
+use crate::pdf_cmaps::{RecodedFonts, ShownUnits};
+
 /// The most bytes of one decompressed stream.
 const MAX_STREAM_BYTES: u64 = 32 << 20;
 /// The highest compression ratio of Deflate.
@@ -19,6 +21,8 @@ const DEFLATE_RATIO: u64 = 1032;
 const MAX_OPERATIONS: usize = 5_000_000;
 /// The deepest nesting of forms.
 const MAX_FORMS_DEEP: usize = 16;
+/// Key of a form that was cleaned.
+const CLEANED: &str = "KeptCleaned";
 /// The deepest nesting of the page tree.
 const MAX_TREE_DEEP: usize = 64;
 
@@ -77,7 +81,7 @@ fn is_bomb(stream: &Stream) -> bool {
 
 /// Rewrites the content of `page` and of its forms. Returns the new content stream, which can be deleted after the page
 /// is drawn; `None` if the page is damaged.
-pub(crate) fn clean_page(pdf: &mut Pdf, page: ObjectId) -> Option<ObjectId> {
+pub(crate) fn clean_page(pdf: &mut Pdf, fonts: &RecodedFonts, page: ObjectId) -> Option<ObjectId> {
     let resources = inherited_resources(pdf, page);
     let mut content = Vec::new();
     let parts = pdf.get_page_contents(page);
@@ -97,15 +101,19 @@ pub(crate) fn clean_page(pdf: &mut Pdf, page: ObjectId) -> Option<ObjectId> {
     }
     let mut cleaner = Cleaner {
         pdf,
+        fonts,
+        shown: ShownUnits::default(),
         forms: HashMap::new(),
         path: Vec::new(),
         shows_text: false,
         loses_text: false,
     };
-    let (content, _) = cleaner.clean(&content, &resources)?;
+    let (content, _) = cleaner.clean(&content, &resources, false)?;
     if cleaner.loses_text && !cleaner.shows_text {
         return None;
     }
+    let shown = cleaner.shown;
+    fonts.write_maps(pdf, &shown);
     let content = pdf.add_object(Stream::new(Dictionary::new(), content));
     let page = pdf
         .get_object_mut(page)
@@ -151,8 +159,17 @@ fn has_name(dictionary: &Dictionary, key: &[u8], name: &[u8]) -> bool {
         .is_ok_and(|n| n == name)
 }
 
+/// The font of text.
+#[derive(Clone, Copy)]
+struct Font {
+    /// The font object, if its strings are recoded.
+    recoded: Option<ObjectId>,
+}
+
 struct Cleaner<'a> {
     pdf: &'a mut Pdf,
+    fonts: &'a RecodedFonts,
+    shown: ShownUnits,
     /// Forms already cleaned, with the number of operators they draw.
     forms: HashMap<ObjectId, usize>,
     /// The nested forms now being cleaned, outermost first.
@@ -165,30 +182,43 @@ struct Cleaner<'a> {
 
 impl Cleaner<'_> {
     /// The cleaned stream and the number of operators it draws; `None` if there are too many or the stream is damaged.
-    fn clean(&mut self, content: &[u8], resources: &Dictionary) -> Option<(Vec<u8>, usize)> {
+    /// `again`: it was cleaned for another page.
+    fn clean(
+        &mut self,
+        content: &[u8],
+        resources: &Dictionary,
+        again: bool,
+    ) -> Option<(Vec<u8>, usize)> {
         let operations = Content::decode(content).ok()?.operations;
         let mut kept = Vec::with_capacity(operations.len());
         let mut cost = 0_usize;
         // The library fails on text without a font. The font is part of the state that `q` saves and `Q` restores.
-        let (mut has_font, mut saved) = (false, Vec::new());
+        let (mut font, mut saved) = (None::<Font>, Vec::new());
         for operation in operations {
-            let Operation { operator, operands } = operation;
-            let is_shown = has_font;
+            let Operation {
+                operator,
+                mut operands,
+            } = operation;
+            let is_shown = font.is_some();
             if matches!(operator.as_str(), "Tj" | "TJ" | "'" | "\"") {
                 self.shows_text |= is_shown;
                 self.loses_text |= !is_shown;
+                if let Some(recoded) = font.and_then(|font| font.recoded) {
+                    (self.fonts).recode(recoded, &mut operands, again, &mut self.shown);
+                }
             }
             match (operator.as_str(), &operands[..]) {
-                ("q", _) => saved.push(has_font),
-                ("Q", _) => has_font = saved.pop().unwrap_or(has_font),
+                ("q", _) => saved.push(font),
+                ("Q", _) => font = saved.pop().unwrap_or(font),
                 ("BT" | "ET" | "T*", _) => {}
                 ("cm" | "Tm", o) if are_numbers(o, 6) => {}
                 ("Td" | "TD", o) if are_numbers(o, 2) => {}
                 ("Tc" | "Tw" | "Tz" | "TL" | "Ts", o) if are_numbers(o, 1) => {}
-                ("Tf", [Object::Name(name), size])
-                    if is_number(size) && self.is_font(resources, name) =>
-                {
-                    has_font = true;
+                ("Tf", [Object::Name(name), size]) if is_number(size) => {
+                    match self.font(resources, name) {
+                        Some(found) => font = Some(found),
+                        None => continue,
+                    }
                 }
                 ("Tj", [Object::String(..)]) | ("TJ", [Object::Array(_)]) if is_shown => {}
                 ("'", [text @ Object::String(..)]) if is_shown => {
@@ -220,15 +250,13 @@ impl Cleaner<'_> {
         Some((Content { operations: kept }.encode().ok()?, cost))
     }
 
-    fn is_font(&self, resources: &Dictionary, name: &[u8]) -> bool {
-        let fonts = resources
-            .get_deref(b"Font", self.pdf)
-            .and_then(Object::as_dict);
-        fonts.is_ok_and(|fonts| {
-            fonts
-                .get_deref(name, self.pdf)
-                .and_then(Object::as_dict)
-                .is_ok()
+    fn font(&self, resources: &Dictionary, name: &[u8]) -> Option<Font> {
+        let fonts = resources.get_deref(b"Font", self.pdf);
+        let font = fonts.and_then(Object::as_dict).ok()?.get(name).ok()?;
+        let (id, object) = self.pdf.dereference(font).ok()?;
+        object.as_dict().ok()?;
+        Some(Font {
+            recoded: id.filter(|id| self.fonts.contains(*id)),
         })
     }
 
@@ -250,6 +278,7 @@ impl Cleaner<'_> {
             return None;
         }
         let content = unpacked(stream)?;
+        let again = stream.dict.has(CLEANED.as_bytes());
         let own = stream
             .dict
             .get_deref(b"Resources", self.pdf)
@@ -257,13 +286,14 @@ impl Cleaner<'_> {
         let resources = own.unwrap_or(resources).clone();
 
         self.path.push(id);
-        let cleaned = self.clean(&content, &resources);
+        let cleaned = self.clean(&content, &resources, again);
         self.path.pop();
         let (content, cost) = cleaned?;
         // Give the form its own resources: those of another page could make it draw itself.
         let dictionary = Dictionary::from_iter([
             ("Subtype", Object::Name(b"Form".to_vec())),
             ("Resources", Object::Dictionary(resources)),
+            (CLEANED, Object::Boolean(true)),
         ]);
         self.pdf
             .objects

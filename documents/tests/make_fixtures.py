@@ -98,6 +98,42 @@ def one_page(content, resources=b"<< /Font << /F1 5 0 R >> >>", more=None, **kwa
     }
 
 
+def predefined_cmaps():
+    """Fonts whose strings are in the encoding of a predefined CMap; the last CMap is of no known encoding. A form of one of
+    them is on both pages."""
+    cmaps = [("UniGB-UCS2-H", "utf-16-be", "管理员 counts 四千"), ("GBK-EUC-H", "gbk", "每一页都数两遍 twice"),
+             ("90ms-RKSJ-H", "cp932", "司書はﾍﾟｰｼﾞ count"), ("H", "iso-2022-jp", "毎日数える"),
+             ("EUC-H", "euc-jp", "重い扉"), ("ETen-B5-H", "big5", "沉重的大門"), ("KSCms-UHC-H", "cp949", "기록을 센다")]
+    fonts, lines, objects = [], [], {}
+    for i, (cmap, codec, words) in enumerate([*cmaps, ("CNS-EUC-H", "latin-1", "??")]):
+        coded = words.encode(codec)
+        if cmap == "H":
+            coded = coded.removeprefix(b"\x1b$B").removesuffix(b"\x1b(B")
+        font, descendant = 20 + 2 * i, 21 + 2 * i
+        objects[font] = (b"<< /Type /Font /Subtype /Type0 /BaseFont /Nameless /Encoding /%s /DescendantFonts [%d 0 R] >>"
+                         % (cmap.encode(), descendant))
+        objects[descendant] = (b"<< /Type /Font /Subtype /CIDFontType0 /BaseFont /Nameless /DW 1000 /W [1 [278] 231 632 500]"
+                               b" /FontDescriptor 18 0 R >>")
+        fonts.append(b"/C%d %d 0 R" % (i, font))
+        lines.append(b"/C%d 12 Tf <%s> Tj 0 -20 Td" % (i, coded.hex().encode()))
+    resources = b"<< /Font << /F1 5 0 R %s >> /XObject << /X1 6 0 R >> >>" % b" ".join(fonts)
+    form = b"BT /C2 12 Tf 50 100 Td <%s> Tj ET" % "書庫の鍵".encode("cp932").hex().encode()
+    page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 420 595] /Contents %d 0 R /Resources 7 0 R >>"
+    return {
+        1: b"<< /Type /Catalog /Pages 2 0 R >>",
+        2: b"<< /Type /Pages /Kids [3 0 R 9 0 R] /Count 2 >>",
+        3: page % 4,
+        4: stream(b"BT /F1 12 Tf 50 500 Td (The code is 4417.) Tj 0 -20 Td %s ET /X1 Do" % b" ".join(lines)),
+        5: HELVETICA,
+        6: stream(form, b"/Type /XObject /Subtype /Form /BBox [0 0 9 9]"),
+        7: resources,
+        9: page % 10,
+        10: stream(b"/X1 Do"),
+        18: b"<< /Type /FontDescriptor /FontName /Nameless /Flags 4 >>",
+        **objects,
+    }
+
+
 def hand_written():
     simple = b"BT /F1 12 Tf 50 500 Td (A single honest sentence.) Tj ET"
     files = {
@@ -127,6 +163,7 @@ def hand_written():
             b"<< /Font << /F1 5 0 R >> /XObject << /X1 6 0 R >> >>",
             {6: stream(b"BT /F1 12 Tf 50 300 Td (Inside a form) Tj ET", b"/Type /XObject /Subtype /Form /BBox [0 0 9 9]")},
         ),
+        "predefined-cmaps.pdf": predefined_cmaps(),
         # Colour spaces, states and an image that the drawing library does not know must not lose the page.
         "odd-colours.pdf": one_page(
             b"/Unknown cs 0.5 scn /Missing gs 1 0 0 /Nope SCN BI /W 1 /H 1 /BPC 8 /CS /G ID x EI " + simple

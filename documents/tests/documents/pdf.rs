@@ -101,6 +101,30 @@ fn a_font_without_widths_keeps_double_letters() {
 }
 
 #[test]
+fn fonts_with_predefined_cmaps_are_read() {
+    let document = open("predefined-cmaps.pdf");
+    let [first, second] = &document.pages[..] else {
+        panic!("two pages")
+    };
+    let first = &document.text[first.range.clone()];
+    for line in [
+        "The code is 4417.",
+        "管理员 counts 四千",
+        "每一页都数两遍 twice",
+        "司書はﾍﾟｰｼﾞ count",
+        "毎日数える",
+        "重い扉",
+        "沉重的大門",
+        "기록을 센다",
+        "書庫の鍵",
+    ] {
+        assert!(first.lines().any(|found| found == line), "{line}: {first}");
+    }
+    assert_eq!(&document.text[second.range.clone()], "書庫の鍵");
+    assert_eq!(document.unread_pages, [] as [u32; 0]);
+}
+
+#[test]
 fn columns_are_read_in_order() {
     let document = open("columns.pdf");
     let words = document
