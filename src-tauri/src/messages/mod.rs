@@ -187,6 +187,13 @@ pub const A_FOLDER: &str = "That is a folder; drop its files.";
 pub const NOT_A_FILE: &str = "That is not a file; drop one or more files.";
 /// Documents cannot be changed during a question.
 pub const BUSY_DOCUMENTS: &str = "Kept is still working on the open document: stop it or wait until it is done, then change the documents.";
+/// A question came while a document is being opened.
+pub fn still_opening(name: &str) -> String {
+    format!("{name} is being opened: ask when it is there.")
+}
+
+/// One of several documents was removed from a conversation with questions.
+pub const NEW_CONVERSATION: &str = "A new conversation has begun: answers about all the documents are in the conversation before it, in the list at the left.";
 /// The document is not open.
 pub const NO_SUCH_DOCUMENT: &str = "That document is no longer open.";
 /// Another process has the store open.

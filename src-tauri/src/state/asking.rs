@@ -43,6 +43,10 @@ impl AppState {
         if question.is_empty() {
             return Err(messages::EMPTY_QUESTION.to_owned());
         }
+        if let Some(opening) = &self.file.opening {
+            // It would be asked about the document that is still shown, and stopped with it.
+            return Err(messages::still_opening(&opening.name));
+        }
         if let Err(Unready::Never(why)) = self.ready_for_questions() {
             return Err(why);
         }

@@ -18,11 +18,23 @@ pub(super) struct BackgroundReading {
     pub(super) wanted: bool,
     /// The questions for which it was read last.
     pub(super) of: Option<EstimateRequest>,
+    /// The reading that the worker was told to stop, until it has: until then it refuses other work.
+    pub(super) stopping: Option<u64>,
 }
 
 impl BackgroundReading {
     pub(super) fn is_running(&self) -> bool {
         matches!(self.step, Step::Running(_))
+    }
+
+    /// The worker reads, or has not stopped yet.
+    pub(super) fn holds_worker(&self) -> bool {
+        self.is_running() || self.stopping.is_some()
+    }
+
+    /// The reading `ticket`, or whichever was told to stop, has ended.
+    pub(super) fn ended(&mut self, ticket: Option<u64>) {
+        (self.stopping).take_if(|stopping| ticket.is_none_or(|ticket| ticket == *stopping));
     }
 }
 
@@ -33,8 +45,10 @@ pub(super) enum Step {
     Due,
     /// The worker reads; with the ticket of the request.
     Running(u64),
-    /// The user stopped it, or it failed: it goes on when the user asks for it.
+    /// The user stopped it, or the worker ended: it goes on when the user asks for it.
     Stopped,
+    /// It failed: it begins again for other questions, or when the user asks for it.
+    Failed,
     /// It would take long: it begins when the user asks for it.
     Held,
     /// Complete, or as far as the vault could be written.

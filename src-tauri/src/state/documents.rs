@@ -10,7 +10,7 @@ use super::document::{OpenDocument, plain_text};
 use super::effect::{Effect, Save};
 use super::parts::take;
 use super::waiting::Access;
-use crate::contract::{AppEvent, FileNeeds};
+use crate::contract::{AppEvent, FileNeeds, NoticeKind, Place};
 use crate::messages;
 use crate::sample;
 
@@ -55,7 +55,13 @@ impl AppState {
                 return self.send_document();
             }
             let id = self.new_document_id();
-            return self.set_document(OpenDocument::new(id, info, text, false));
+            let answers = !self.open.turns.is_empty();
+            self.set_document(OpenDocument::new(id, info, text, false));
+            if answers {
+                let said = messages::NEW_CONVERSATION;
+                self.notice(NoticeKind::Info, Place::Conversation, said);
+            }
+            return;
         }
         let opened = self.file.opening.clone();
         let adds = opened.as_ref().is_some_and(|o| o.adds);

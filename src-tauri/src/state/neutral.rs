@@ -122,7 +122,7 @@ impl AppState {
         let ready =
             self.worker.status() == WorkerStatus::Ready && self.models.open.facts().is_some();
         let free = !self.maps.neutral.is_running() && !self.maps.levels.is_running();
-        idle && ready && free && !self.reading.is_running() && self.settings.keep != "off"
+        idle && ready && free && !self.reading.holds_worker() && self.settings.keep != "off"
     }
 
     /// The neutral map of a request has arrived.

@@ -75,7 +75,7 @@ impl AppState {
             }
             // What is being read serves the others too; they are looked at when it ends.
             Step::Running(_) => {}
-            Step::Done => {
+            Step::Done | Step::Failed => {
                 self.reading.progress = None;
                 self.set_step(Step::Due);
                 self.read_ahead();
@@ -87,7 +87,7 @@ impl AppState {
 
     /// Another document or model is open: its reading has not begun.
     pub(super) fn reset_reading(&mut self) {
-        self.stop_worker_reading();
+        self.give_up_reading();
         (self.reading.progress, self.reading.wanted) = (None, false);
         self.set_step(Step::Due);
         self.document_stored(true);
@@ -95,14 +95,14 @@ impl AppState {
 
     /// Stops reading until [`AppState::resume_reading`].
     pub fn stop_reading(&mut self) {
-        if self.stop_worker_reading() {
+        if self.give_up_reading() {
             self.set_step(Step::Stopped);
         }
     }
 
     /// Goes on reading after a stop, or begins although it takes long.
     pub fn resume_reading(&mut self) {
-        if matches!(self.reading.step, Step::Stopped | Step::Held) {
+        if matches!(self.reading.step, Step::Stopped | Step::Failed | Step::Held) {
             self.reading.wanted = true;
             self.set_step(Step::Due);
             self.read_ahead();
@@ -118,19 +118,28 @@ impl AppState {
 
     /// A question has read the document into its vault: nothing is left of a reading that the user stopped.
     pub(super) fn question_read_document(&mut self) {
-        if matches!(self.reading.step, Step::Stopped | Step::Held) {
+        if matches!(self.reading.step, Step::Stopped | Step::Failed | Step::Held) {
             self.reading.progress = None;
             self.set_step(Step::Done);
         }
     }
 
-    /// Stops the worker's reading, if it was running.
-    fn stop_worker_reading(&mut self) -> bool {
+    /// Stops the worker's reading, if it was running; no other begins before it has stopped.
+    fn give_up_reading(&mut self) -> bool {
+        let stopped = self.stop_worker_reading();
+        if stopped.is_some() {
+            self.reading.stopping = stopped;
+        }
+        stopped.is_some()
+    }
+
+    /// Stops the worker's reading, if it was running. Returns its ticket.
+    fn stop_worker_reading(&mut self) -> Option<u64> {
         let Step::Running(ticket) = self.reading.step else {
-            return false;
+            return None;
         };
         self.send(Request::Stop { ticket }, None);
-        true
+        Some(ticket)
     }
 
     pub(super) fn reading_progressed(&mut self, ticket: u64, now: Progress) {
@@ -146,6 +155,7 @@ impl AppState {
         for note in notes {
             tracing::info!(%note, "the document is not read in the background");
         }
+        self.reading.ended(Some(ticket));
         if self.reading.step == Step::Running(ticket) {
             self.set_step(Step::Done);
             self.document_stored(stored);
@@ -157,6 +167,7 @@ impl AppState {
 
     /// The worker stopped reading: for a question (`stopped`), or over an error. Without a ticket whatever it read.
     pub(super) fn reading_failed(&mut self, of: Option<u64>, message: &str, stopped: bool) {
+        self.reading.ended(of);
         let Step::Running(ticket) = self.reading.step else {
             // The user stopped it: the estimate follows what is in the vault.
             if self.reading.step == Step::Stopped && of.is_some() {
@@ -172,7 +183,7 @@ impl AppState {
         } else {
             // A question will say why.
             tracing::warn!(message, "the document is not read in the background");
-            self.set_step(Step::Stopped);
+            self.set_step(of.map_or(Step::Stopped, |_| Step::Failed));
         }
     }
 
@@ -194,7 +205,7 @@ impl AppState {
         let progress = self.reading.progress;
         let shown = match self.reading.step {
             Step::Held => true,
-            Step::Running(_) | Step::Stopped => progress.is_some(),
+            Step::Running(_) | Step::Stopped | Step::Failed => progress.is_some(),
             Step::Due | Step::Done => false,
         };
         shown.then_some(ReadAhead { running, progress })

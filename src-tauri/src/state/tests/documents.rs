@@ -441,6 +441,19 @@ fn a_document_is_added_and_the_conversation_stays() {
     let left = snapshot.document.expect("one is left");
     assert_eq!((left.name.as_str(), left.documents.len()), ("b.txt", 0));
     assert!(left.id > id && snapshot.turns.is_empty());
+    // It is said where the answers are.
+    assert_eq!(story.notices(), [messages::NEW_CONVERSATION]);
+}
+
+#[test]
+fn a_question_is_not_asked_about_the_document_that_is_about_to_be_replaced() {
+    let mut story = answered_about_one();
+    story.state.open_path("/b.txt".into());
+    let refused = story.try_to_ask("What is in b?");
+    assert_eq!(refused, Err(messages::still_opening("b.txt")));
+    assert_eq!(story.state.snapshot().turns.len(), 1);
+    story.hear_bytes(document("b.txt"), b"two");
+    story.try_to_ask("What is in b?").expect("asked");
 }
 
 #[test]

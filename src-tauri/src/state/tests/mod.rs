@@ -118,15 +118,17 @@ impl Story {
     /// Asks a question; returns the turn and the worker's ticket.
     fn ask(&mut self, question: &str) -> (u64, u64) {
         self.look();
-        let turn = self
-            .state
-            .ask(question, Choice::plain("snapkv", None), Relation::default())
-            .expect("accepted");
+        let turn = self.try_to_ask(question).expect("accepted");
         let asked = self.requests();
         match asked.as_slice() {
             [Request::Ask { ticket, .. }] => (turn, *ticket),
             other => panic!("{other:?}"),
         }
+    }
+
+    fn try_to_ask(&mut self, question: &str) -> Result<u64, String> {
+        let choice = Choice::plain("snapkv", None);
+        self.state.ask(question, choice, Relation::default())
     }
 
     /// Sends a map of three tokens in two layers with one head, of which `layers` have arrived.

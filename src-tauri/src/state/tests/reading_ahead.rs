@@ -99,6 +99,35 @@ fn a_long_document_is_read_as_soon_as_it_is_counted() {
 }
 
 #[test]
+fn the_next_document_is_read_once_the_worker_has_stopped_reading_the_last() {
+    let mut story = Story::ready();
+    story.hear(tokens(10_000));
+    let first = begun(&mut story);
+    story.state.open_text("Another.".into()).expect("opened");
+    let requests = story.requests();
+    assert!(requests.contains(&Request::Stop { ticket: first }));
+    story.hear(tokens(20_000));
+    assert_eq!(story.requests(), [], "the worker still reads");
+    story.hear(interrupted(first, true));
+    begun(&mut story);
+}
+
+#[test]
+fn a_reading_that_failed_begins_again_with_other_settings() {
+    let mut story = Story::ready();
+    story.hear(tokens(10_000));
+    let ticket = begun(&mut story);
+    story.hear(interrupted(ticket, false));
+    assert_eq!(story.requests(), [], "not with the same");
+    let settings = Settings {
+        max_tokens: 9,
+        ..story.state.settings().clone()
+    };
+    story.state.save_settings(settings).expect("accepted");
+    begun(&mut story);
+}
+
+#[test]
 fn a_document_that_takes_hours_is_read_when_the_user_wants() {
     let mut story = Story::ready();
     story.hear(tokens(1 << 40));
