@@ -236,8 +236,9 @@ fn open_state(
         };
         library::first_model(&mut opened.remembered);
         let begun = std::mem::take(&mut opened.remembered.downloads);
+        let speed = opened.remembered.speed;
         let effects = start(opened, lock, worker::Programs::installed());
-        let library = Library::new(effects.clone(), begun);
+        let library = Library::new(effects.clone(), begun, speed);
         if let Some((kind, sentence)) = notice {
             effects.with(|state| state.notice(kind, Place::Conversation, sentence));
         }

@@ -172,7 +172,7 @@ describe('the composer', () => {
     expect(find('how-read')).toBeNull()
     find('reading-stop')!.click()
     // Within its first section nothing is stored.
-    expect(say(false, 340)).toBe('Reading was stopped. Read again')
+    expect(say(false, 340)).toBe('Reading was stopped. Read on')
     kept.app.estimate = {
       promptTokens: 1000, rows: 100, memory: memory(), notes: [], chosen: null, tokensFromVault: 300, tokensToRepeat: 0, cache: 'f16',
     } // prettier-ignore
@@ -380,7 +380,7 @@ describe('a turn', () => {
     expect(kept.reader.passage).toEqual({ start: 40, end: 80 })
     expect(kept.reader.target?.offset).toBe(40)
     expect(find('facts')?.textContent).toBe(
-      '1.4 s to first word · 61 tokens/s · Remembers 25 % of document and question · Saw 2 earlier questions · SnapKV',
+      '1.4 s to first word · 61 tokens/s · Remembers 25 % of document, conversation and question · Saw 2 earlier questions · SnapKV',
     )
     expect(find('facts')?.title).toBe('312 of 1,250 rows per head, 16-bit')
     expect(document.body.textContent).toContain('maximum length')
@@ -434,9 +434,15 @@ describe('a turn', () => {
     flushSync()
     expect(find('sources-order')?.textContent.trim()).toBe('The passage that the answer used:')
     expect(find('no-source')).toBeNull()
-    kept.app.apply({ event: 'turn', turn: turn({ answer: 'Yes.', sources: [], hasMap: true, facts: answerFacts() }) })
+    const without = (finish: 'end' | 'length') =>
+      turn({ answer: 'Yes.', sources: [], hasMap: true, facts: answerFacts({ finish }) })
+    kept.app.apply({ event: 'turn', turn: without('length') })
     flushSync()
     expect(find('no-source')?.textContent).toContain('No passage of the document stands out')
+    // The doubt says the same.
+    kept.app.apply({ event: 'turn', turn: without('end') })
+    flushSync()
+    expect([find('no-source'), find('doubt') !== null]).toEqual([null, true])
   })
 
   it('answers again at more length if it was cut off', async () => {

@@ -65,8 +65,10 @@ struct State {
     queue: Queue<Download>,
     /// Downloads as last saved.
     saved: Vec<BegunDownload>,
-    /// Speed of the processor, once it was measured.
+    /// Speed of the processor, as measured last.
     speed: Option<Speed>,
+    /// It was measured since the start.
+    measured: bool,
     measuring: bool,
 }
 
@@ -96,12 +98,17 @@ impl Ids {
 impl Library {
     /// Creates the library with the unfinished downloads of earlier starts, which stay paused until the user resumes
     /// them.
-    pub fn new(effects: Arc<Effects>, begun: Vec<BegunDownload>) -> Arc<Self> {
+    pub fn new(
+        effects: Arc<Effects>,
+        begun: Vec<BegunDownload>,
+        speed: Option<Speed>,
+    ) -> Arc<Self> {
         let library = Arc::new(Self {
             effects,
             state: Mutex::default(),
         });
         let mut state = library.state();
+        state.speed = speed;
         let hub = Settings::from_env();
         for BegunDownload { reference, files } in &begun {
             state.queue.add(hub.begun(reference.clone(), files.clone()));
@@ -149,7 +156,7 @@ impl Library {
         let may_measure = || self.effects.with(|state| state.may_measure());
         let measures = may_measure() && {
             let mut state = self.state();
-            let due = state.speed.is_none() && !state.measuring;
+            let due = !state.measured && !state.measuring;
             state.measuring |= due;
             due
         };
@@ -159,7 +166,11 @@ impl Library {
             // A question that was asked meanwhile slowed it down.
             let speed = speed.filter(|_| may_measure());
             let mut state = self.state();
-            (state.speed, state.measuring) = (speed, false);
+            state.measuring = false;
+            if let Some(speed) = speed {
+                (state.speed, state.measured) = (Some(speed), true);
+                self.effects.save(Save::Speed(speed));
+            }
             drop(state);
             self.emit();
         }

@@ -60,7 +60,7 @@ pub(super) fn library(state: &mut State, models: &[ModelEntry], free: Option<u64
                 path: at_home(folder),
             })
             .collect(),
-        catalogue: (!*measuring).then(|| catalogue(free, *speed, &shown)),
+        catalogue: (!*measuring || speed.is_some()).then(|| catalogue(free, *speed, &shown)),
         found: shown,
         free_memory: free,
         free_disk: cache.free_space(),

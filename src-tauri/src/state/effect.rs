@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kept_engine::MapGrid;
-use kept_worker::protocol::Request;
+use kept_worker::protocol::{Request, Speed};
 use serde::{Deserialize, Serialize};
 
 use super::document::OpenDocument;
@@ -102,6 +102,8 @@ pub enum Save {
     NoModel(String),
     /// Unfinished downloads.
     Downloads(Vec<BegunDownload>),
+    /// The processor's speed.
+    Speed(Speed),
 }
 
 /// What is open.

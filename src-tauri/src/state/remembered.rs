@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use kept_hub::{HubFile, ModelRef};
+use kept_worker::protocol::Speed;
 use serde::{Deserialize, Serialize};
 
 use super::background::StoredComparison;
@@ -79,6 +80,8 @@ pub struct Remembered {
     pub thinking: bool,
     /// Unfinished downloads, which `library` handles.
     pub downloads: Vec<BegunDownload>,
+    /// The processor's speed, as measured last.
+    pub speed: Option<Speed>,
     /// The highest document id ever assigned, so that ids are unique.
     pub last_document: u64,
     /// The highest turn id ever assigned.

@@ -94,6 +94,7 @@ impl Store {
             draft: self.setting("draft").await?.unwrap_or_default(),
             thinking: self.setting("thinking").await?.unwrap_or_default(),
             downloads: self.setting("downloads").await?.unwrap_or_default(),
+            speed: self.setting("speed").await?,
             last_document: self.setting("last_document").await?.unwrap_or(0),
             last_turn: self.setting("last_turn").await?.unwrap_or(0),
             last_conversation: self.setting("last_conversation").await?.unwrap_or(0),

@@ -188,5 +188,6 @@ async fn apply(store: &Store, save: &Save) -> Result<(), StoreError> {
         Save::Thinking(thinking) => store.set("thinking", thinking).await,
         Save::NoModel(id) => store.forget_model(id).await,
         Save::Downloads(downloads) => store.set("downloads", downloads).await,
+        Save::Speed(speed) => store.set("speed", speed).await,
     }
 }

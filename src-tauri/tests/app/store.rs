@@ -17,6 +17,7 @@ use kept_app::store::{self, Opened};
 use kept_engine::documents::{Document, Kind, Page, Part};
 use kept_engine::{AttentionGrid, EvictionLog, HeadAttention, MapGrid, MethodSpec};
 use kept_eval::fidelity::RunReport;
+use kept_worker::protocol::Speed;
 use sqlx::Connection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 
@@ -269,6 +270,7 @@ async fn all_saved_state_is_restored_after_a_restart() {
         save_turn(3, &done),
         Save::Thinking(true),
         Save::Downloads(begun.clone()),
+        Save::Speed(Speed { product_rate: 2.5 }),
         Save::Draft("and wh\u{e9}re?".into()),
     ]);
     write(folder.path(), saves).await;
@@ -290,6 +292,7 @@ async fn all_saved_state_is_restored_after_a_restart() {
         draft,
         thinking,
         downloads,
+        speed,
         last_document,
         last_turn,
         last_conversation,
@@ -300,6 +303,7 @@ async fn all_saved_state_is_restored_after_a_restart() {
     assert_eq!(conversations, [conversation(3, 3)]);
     assert!(thinking);
     assert_eq!(downloads, begun);
+    assert_eq!(speed, Some(Speed { product_rate: 2.5 }));
     assert_eq!(kept, Some(settings));
     assert_eq!(models, [model]);
     assert_eq!(opened, Some(document(3)));

@@ -49,6 +49,7 @@ export class Reader {
   /** A movement by the user. */
   goTo(offset: number, place = 0, focus = false): void {
     this.moved = true
+    this.word = null
     this.target = { offset, place, focus }
   }
 
