@@ -106,7 +106,7 @@ fn find_on_page(page: usize, text: &str, sizes: &Sizes, body: u32, found: &mut V
         let end = start + line.len();
         let large = large_size(&text[start..end], start, text, sizes, body);
         match (large, found.last_mut().filter(|_| joins)) {
-            (Some(size), Some(last)) if is_same(last.size, size) => {
+            (Some(size), Some(last)) if is_same(last.size, size) && !is_numbered(line) => {
                 last.title = format!("{} {}", last.title, line.trim());
                 last.lines += 1;
             }
@@ -121,6 +121,19 @@ fn find_on_page(page: usize, text: &str, sizes: &Sizes, body: u32, found: &mut V
         joins = large.is_some();
         start = end;
     }
+}
+
+/// Whether a line begins with the number of a section, `2` or `1.3`: it does not go on with a title.
+fn is_numbered(line: &str) -> bool {
+    let Some((number, title)) = line.trim().split_once(' ') else {
+        return false;
+    };
+    let parts: Vec<&str> = number.trim_end_matches('.').split('.').collect();
+    // A year may be in the middle of a title.
+    let is_part = |part: &&str| {
+        (1..=2).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    parts.iter().all(|part| is_part(&part)) && title.trim().starts_with(char::is_alphabetic)
 }
 
 /// The size of most letters of a line that is in large letters.
@@ -266,4 +279,22 @@ fn find(text: &str, title: &str) -> Option<usize> {
         let is_heading = !wanted.is_empty() && (own == wanted || unnumbered == wanted);
         is_heading.then(|| at + line.len() - line.trim_start().len())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_a_section_begins_a_heading() {
+        let text = "Annual report of\n2025 and 2026\n1 Pilots\n1.1 Section\nThey sail.\n";
+        let sizes: Sizes = vec![(0, 180), (text.find("They").unwrap(), 100)];
+        let mut found = Vec::new();
+        find_on_page(0, text, &sizes, 100, &mut found);
+        let titles: Vec<&str> = found.iter().map(|found| found.title.as_str()).collect();
+        assert_eq!(
+            titles,
+            ["Annual report of 2025 and 2026", "1 Pilots", "1.1 Section"]
+        );
+    }
 }
