@@ -77,8 +77,8 @@ impl Files {
         files.values().map(|file| file.document.source_bytes).sum()
     }
 
-    /// Adds a document; the same one twice is one file.
-    fn add(&self, id: &str, document: Document, purpose: String) -> Value {
+    /// Adds a document whose name and bytes have the hash `uploaded`. Each upload has an id of its own.
+    fn add(&self, uploaded: Sha256, document: Document, purpose: String) -> Value {
         let mut files = self.lock();
         let number = files
             .values()
@@ -91,8 +91,11 @@ impl Files {
             purpose,
             number,
         };
-        let object = file.object(id);
-        files.insert(id.to_owned(), file);
+        let hash = uploaded.chain_update(number.to_le_bytes()).finalize();
+        let digits = hash.iter().take(12).map(|byte| format!("{byte:02x}"));
+        let id = format!("file-{}", digits.collect::<String>());
+        let object = file.object(&id);
+        files.insert(id, file);
         object
     }
 }
@@ -109,13 +112,10 @@ struct Upload {
 }
 
 impl Upload {
-    fn id(&self) -> String {
-        let hash = Sha256::new()
+    fn hash(&self) -> Sha256 {
+        Sha256::new()
             .chain_update(&self.name)
             .chain_update(&self.bytes)
-            .finalize();
-        let digits = hash.iter().take(12).map(|byte| format!("{byte:02x}"));
-        format!("file-{}", digits.collect::<String>())
     }
 
     fn read(self, is_stopped: &(dyn Fn() -> bool + Sync)) -> Result<Document, DocumentError> {
@@ -176,7 +176,7 @@ pub(crate) async fn upload(
     // Only the file name is kept.
     upload.name = name.rsplit(['/', '\\']).next().unwrap_or("").to_owned();
     upload.bytes = bytes;
-    let id = upload.id();
+    let hash = upload.hash();
     // A client that goes away drops this, and with it the sender.
     let (_guard, dropped) = watch::channel(());
     let decoded =
@@ -184,7 +184,7 @@ pub(crate) async fn upload(
     let document = decoded
         .await
         .map_err(|error| ApiError::Bug(error.to_string()))??;
-    Ok(Json(server.files.add(&id, document, purpose)))
+    Ok(Json(server.files.add(hash, document, purpose)))
 }
 
 /// `GET /v1/files`: the newest first.

@@ -32,7 +32,12 @@ pub(crate) struct ChatRequest {
     presence_penalty: Option<f64>,
     logprobs: Option<bool>,
     logit_bias: Option<Map<String, Value>>,
+    top_logprobs: Option<Value>,
     tools: Option<Vec<Value>>,
+    tool_choice: Option<Value>,
+    functions: Option<Value>,
+    function_call: Option<Value>,
+    modalities: Option<Value>,
     response_format: Option<Value>,
     /// Kept: the compression method, such as `snapkv[w=8]`.
     method: Option<String>,
@@ -107,7 +112,7 @@ const TYPES: [(&str, &str); 24] = [
     ("max_completion_tokens", WHOLE_FROM_1),
     ("temperature", "a number from 0"),
     ("top_p", "a number above 0, at most 1"),
-    ("top_k", WHOLE_FROM_1),
+    ("top_k", "a whole number from 0, which is no limit"),
     ("min_p", "a number above 0, at most 1"),
     ("repeat_penalty", "a number from 1 to 2"),
     ("seed", "a whole number below 2^63"),
@@ -198,9 +203,29 @@ impl ChatRequest {
             }
         }
         let biases = self.logit_bias.as_ref();
+        let is_list = |value: &Option<Value>, wanted: &dyn Fn(&Value) -> bool| {
+            let list = value.as_ref().and_then(Value::as_array);
+            list.is_some_and(|list| list.iter().any(wanted))
+        };
+        let must_call = |choice: &Option<Value>| {
+            let choice = choice.as_ref().filter(|choice| !choice.is_null());
+            choice.is_some_and(|choice| *choice != "none" && *choice != "auto")
+        };
+        let likely = self.top_logprobs.as_ref();
         let unsupported = [
             ("tools", self.tools.as_ref().is_some_and(|t| !t.is_empty())),
+            ("tool_choice", must_call(&self.tool_choice)),
+            ("functions", is_list(&self.functions, &|_| true)),
+            ("function_call", must_call(&self.function_call)),
+            (
+                "modalities",
+                is_list(&self.modalities, &|kind| *kind != "text"),
+            ),
             ("logprobs", self.logprobs == Some(true)),
+            (
+                "top_logprobs",
+                likely.is_some_and(|number| !number.is_null() && *number != 0),
+            ),
             ("logit_bias", biases.is_some_and(|b| !b.is_empty())),
         ];
         if let Some((param, _)) = unsupported.into_iter().find(|(_, is_set)| *is_set) {

@@ -252,8 +252,13 @@ fn a_document_is_uploaded_and_asked_whole_and_in_pieces() {
     assert_eq!(last["kept"]["vault"]["used"], true);
     assert!(cost["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64() > Some(1000));
 
+    // Another client's upload of the same file is a file of its own.
+    let own = server.sample();
+    assert_ne!(own, id);
     let (_, removed) = server.json("DELETE", &format!("/v1/files/{id}"), &Value::Null);
     assert_eq!(removed["deleted"], true);
+    let (status, _) = server.send("GET", &format!("/v1/files/{own}"), &[], b"");
+    assert_eq!(status, 200);
     let (status, error) = server.json("POST", "/v1/chat/completions", &request);
     assert_eq!(
         (status, &error["error"]["code"]),
@@ -589,6 +594,11 @@ fn an_error_names_its_field_and_a_wrong_method_what_is_possible() {
         ("temperature", json!(-1)),
         ("top_p", json!("high")),
         ("presence_penalty", json!(0.5)),
+        ("functions", json!([{"name": "f"}])),
+        ("function_call", json!({"name": "f"})),
+        ("tool_choice", json!("required")),
+        ("top_logprobs", json!(2)),
+        ("modalities", json!(["text", "audio"])),
     ] {
         let request = json!({"messages": [hello], field: value});
         let (_, error) = server.json("POST", "/v1/chat/completions", &request);
@@ -596,6 +606,8 @@ fn an_error_names_its_field_and_a_wrong_method_what_is_possible() {
     }
     let nothing = json!({
         "messages": [hello], "max_tokens": 1, "logprobs": false, "logit_bias": {}, "stop": null,
+        "top_logprobs": null, "tool_choice": "none", "functions": [], "function_call": "auto",
+        "modalities": ["text"], "top_k": 0,
     });
     server.ask(&nothing);
 
