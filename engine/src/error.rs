@@ -119,7 +119,7 @@ pub enum EngineError {
     EmptyQuestion,
     /// The chat template drops the user's message.
     #[error(
-        "the chat template of {0} does not repeat the user's message; choose another model file"
+        "the chat template of {0} does not repeat the user's message once; choose another model file"
     )]
     Template(String),
     /// The prompt exceeds the context length.

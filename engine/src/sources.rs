@@ -113,7 +113,12 @@ impl Passages {
                 .last()
                 .is_none_or(|last| !last.contains(&byte))
             {
-                passages.ranges.push(document.passage_at(byte));
+                let range = document.passage_at(byte);
+                // A page without text, or the space between two pages.
+                if document.text[range.clone()].trim().is_empty() {
+                    continue;
+                }
+                passages.ranges.push(range);
                 passages.evidence.push(0.0);
             }
             let passage = passages.ranges.len() - 1;

@@ -157,6 +157,11 @@ impl Plan {
 /// them; a question on a vault does not (measured: SmolLM2 4.3 of 16 MiB).
 const UNUSED_HEAP: u64 = 3;
 
+/// `1200 rows per head in q8_0`
+fn rows_in_words(plan: &Plan) -> String {
+    format!("{} rows per head in {}", plan.rows(), plan.cache())
+}
+
 impl Engine {
     /// Plans a question. A share of a prompt of at most [`Engine::MIN_DEFAULT_BUDGET`] tokens that is too small for
     /// the method keeps everything, with a note: a share suits the document of a conversation, not every short prompt.
@@ -197,7 +202,7 @@ impl Engine {
         let (Some(_), Some(_)) = (request.vault, request.limits.memory) else {
             return planned;
         };
-        let rows = planned.as_ref().map_or(0, Plan::rows);
+        let rows = (planned.as_ref()).map_or("too little".to_owned(), rows_in_words);
         let without = self.plan(&PlanRequest {
             vault: None,
             stored: None,
@@ -206,8 +211,8 @@ impl Engine {
         match without {
             Ok(mut without) if self.vault_loses(planned.as_ref().ok(), &without, request) => {
                 let note = format!(
-                    "the document's vault is not used: with it only {rows} rows per head fit in the memory limit, without it {}",
-                    without.rows()
+                    "the document's vault is not used: with its buffers the memory limit leaves {rows}, which would lose more than {} without it",
+                    rows_in_words(&without)
                 );
                 without.reasons.push(note.into());
                 Ok(without)
