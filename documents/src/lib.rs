@@ -34,6 +34,7 @@ mod pdf_cmaps;
 mod pdf_content;
 mod pdf_headings;
 mod pdf_layout;
+mod pdf_repair;
 mod pdf_tables;
 mod recognise;
 mod running_heads;

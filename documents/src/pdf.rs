@@ -20,7 +20,7 @@ use crate::found::{BETWEEN_PAGES, Found};
 use crate::pdf_bookmarks::{self, Bookmark};
 use crate::pdf_cmaps::RecodedFonts;
 use crate::pdf_headings::{self, Sizes};
-use crate::{Page, Why, guarded, hyphens, pdf_content, pdf_layout, running_heads};
+use crate::{Page, Why, guarded, hyphens, pdf_content, pdf_layout, pdf_repair, running_heads};
 
 /// Timeout for loading the file, and for each page. A page takes milliseconds; the margin is for slow machines.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -223,7 +223,16 @@ fn load(bytes: &[u8], password: Option<&str>) -> Result<Pdf, Why> {
     let head = bytes.windows(5).position(|w| w == b"%PDF-");
     let bytes = &bytes[head.unwrap_or(0)..];
     let options = password.map_or_else(LoadOptions::default, LoadOptions::with_password);
-    let mut pdf = Pdf::load_mem_with_options(bytes, options).map_err(fail)?;
+    let load = |bytes: &[u8]| Pdf::load_mem_with_options(bytes, options.clone());
+    let repaired = |error: PdfError| match pdf_repair::with_new_table(bytes) {
+        Some(repaired) => load(&repaired).map_err(|_| error),
+        None => Err(error),
+    };
+    let mut pdf = match load(bytes) {
+        Err(error @ (PdfError::InvalidPassword | PdfError::Decryption(_))) => Err(error),
+        loaded => loaded.or_else(repaired),
+    }
+    .map_err(fail)?;
     // What is encrypted now is so without a password: the file was not decrypted.
     if pdf.is_encrypted() {
         return Err(encrypted());

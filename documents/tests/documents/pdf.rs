@@ -101,6 +101,31 @@ fn a_font_without_widths_keeps_double_letters() {
 }
 
 #[test]
+fn a_file_without_its_end_is_read() {
+    for name in ["pages.pdf", "columns.pdf", "headings.pdf"] {
+        let whole = fs::read(fixture(name)).unwrap();
+        let text = open(name).text;
+        let last = |mark: &[u8]| whole.windows(mark.len()).rposition(|w| w == mark).unwrap();
+        let wrong_place = [&whole[..last(b"startxref")], b"startxref\n5\n%%EOF\n"].concat();
+        for damaged in [
+            &whole[..last(b"startxref")],
+            &whole[..last(b"trailer")],
+            &whole[..last(b"\nxref") + 9],
+            &wrong_place,
+        ] {
+            let read = Document::from_bytes(name.to_owned(), damaged.to_vec());
+            let read = read.unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(read.text, text, "{name}, {} bytes", damaged.len());
+            check(&read);
+        }
+        // What is cut off in the middle is read as far as it goes, or refused.
+        for end in (whole.len() / 2..whole.len()).step_by(997) {
+            let _ = Document::from_bytes(name.to_owned(), whole[..end].to_vec());
+        }
+    }
+}
+
+#[test]
 fn fonts_with_predefined_cmaps_are_read() {
     let document = open("predefined-cmaps.pdf");
     let [first, second] = &document.pages[..] else {

@@ -190,6 +190,12 @@ export class AppState {
   method = $derived(this.offered.find((method) => method.name === this.settings.method) ?? null)
   /** The conversation has no document: the open one is empty. */
   chatting = $derived(this.document?.length === 0)
+  /** What a question is for. */
+  invitation = $derived(
+    this.chatting
+      ? 'Ask anything'
+      : `Ask about ${(this.document?.documents.length ?? 0) > 0 ? 'these documents' : 'this document'}`,
+  )
   /** The document exceeds the model's context length, and the current method does not support streaming mode. */
   stuck = $derived(!!this.document?.streaming && this.method !== null && !this.method.streams)
   modelChoice = $derived(this.models.find((model) => model.id === this.settings.model) ?? null)

@@ -26,6 +26,12 @@ export function when(updated: number, now: number): string {
   return date.getFullYear() === new Date(now).getFullYear() ? day : `${day} ${date.getFullYear()}`
 }
 
+/** `09:30` of today; any other day as in `when`. */
+export function timeOrDay(updated: number, now: number): string {
+  if (daysAgo(updated, now) > 0) return when(updated, now)
+  return new Date(updated * 1000).toLocaleTimeString('en-GB', { timeStyle: 'short' })
+}
+
 /** `12 Mar 2024, 09:30`. */
 export function exactly(updated: number): string {
   return new Date(updated * 1000).toLocaleString('en-GB', { dateStyle: 'medium', timeStyle: 'short' })
