@@ -28,6 +28,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_TEXT_BYTES: usize = 256 << 20;
 /// Stack size of the thread, in bytes. Parsers recurse once per nested object.
 const STACK_BYTES: usize = 64 << 20;
+/// A file that says that it has more pages is wrong.
+const MAX_PAGES: usize = 20_000;
 /// Numbers of objects are below it. Kept adds two objects for each page.
 const MAX_OBJECT_NUMBER: u32 = 1 << 30;
 
@@ -179,16 +181,18 @@ impl Received {
 
 /// Entry point of the thread. A panic outside a page closes the channel, and the receiver reports a broken PDF.
 fn extract(bytes: &[u8], password: Option<&str>, sender: &Sender<Progress>, stop: &AtomicBool) {
-    let mut pdf = match load(bytes, password) {
-        Ok(pdf) => pdf,
+    let (mut pdf, repaired) = match load(bytes, password) {
+        Ok(loaded) => loaded,
         Err(why) => {
             let _ = sender.send(Progress::Failed(why));
             return;
         }
     };
     let pages: Vec<ObjectId> = pdf.page_iter().collect();
+    let declared = if repaired { declared_pages(&pdf) } else { 0 };
+    let lost = declared.saturating_sub(pages.len());
     let loaded = Progress::Loaded {
-        pages: pages.len(),
+        pages: pages.len() + lost,
         bookmarks: pdf_bookmarks::bookmarks(&pdf, &pages),
     };
     if sender.send(loaded).is_err() {
@@ -207,10 +211,28 @@ fn extract(bytes: &[u8], password: Option<&str>, sender: &Sender<Progress>, stop
             return;
         }
     }
+    // Of a file that was cut off, mostly the last ones.
+    for _ in 0..lost {
+        let _ = sender.send(Progress::Page(Err(())));
+    }
+}
+
+/// How many pages the file says that it has, if that can be true: each page is an object.
+fn declared_pages(pdf: &Pdf) -> usize {
+    let tree = pdf
+        .catalog()
+        .and_then(|catalog| catalog.get_deref(b"Pages", pdf));
+    let tree = tree.and_then(Object::as_dict);
+    let count = tree
+        .and_then(|tree| tree.get_deref(b"Count", pdf))
+        .and_then(Object::as_i64);
+    let count = count.ok().and_then(|count| usize::try_from(count).ok());
+    count.filter(|&count| count <= MAX_PAGES).unwrap_or(0)
 }
 
 /// Loads the file, and decrypts it by an empty password or by `password`, the reader's; of AES-256 also the owner's.
-fn load(bytes: &[u8], password: Option<&str>) -> Result<Pdf, Why> {
+/// Also returns whether its table was rebuilt, so that its end may be missing.
+fn load(bytes: &[u8], password: Option<&str>) -> Result<(Pdf, bool), Why> {
     let encrypted = || match password {
         Some(_) => Why::PdfPassword,
         None => Why::PdfEncrypted,
@@ -228,11 +250,13 @@ fn load(bytes: &[u8], password: Option<&str>) -> Result<Pdf, Why> {
         Some(repaired) => load(&repaired).map_err(|_| error),
         None => Err(error),
     };
-    let mut pdf = match load(bytes) {
-        Err(error @ (PdfError::InvalidPassword | PdfError::Decryption(_))) => Err(error),
-        loaded => loaded.or_else(repaired),
-    }
-    .map_err(fail)?;
+    let (mut pdf, is_repaired) = match load(bytes) {
+        Ok(pdf) => (pdf, false),
+        Err(error @ (PdfError::InvalidPassword | PdfError::Decryption(_))) => {
+            return Err(fail(error));
+        }
+        Err(error) => (repaired(error).map_err(fail)?, true),
+    };
     // What is encrypted now is so without a password: the file was not decrypted.
     if pdf.is_encrypted() {
         return Err(encrypted());
@@ -243,7 +267,7 @@ fn load(bytes: &[u8], password: Option<&str>) -> Result<Pdf, Why> {
     pdf.objects
         .retain(|(number, _), _| *number < MAX_OBJECT_NUMBER);
     pdf.max_id = pdf.objects.keys().map(|id| id.0).max().unwrap_or(0);
-    Ok(pdf)
+    Ok((pdf, is_repaired))
 }
 
 /// The library's error message, which contains byte offsets and keys, shortened for use in a sentence.

@@ -126,6 +126,28 @@ fn a_file_without_its_end_is_read() {
 }
 
 #[test]
+fn pages_that_are_cut_off_are_named() {
+    let page = |number: usize| {
+        format!(
+            "{number} 0 obj\n<< /Type /Page /Parent 2 0 R /Contents {} 0 R /Resources << /Font << /F1 3 0 R >> >> >>\nendobj\n\
+             {} 0 obj\n<< /Length 50 >>\nstream\nBT /F1 12 Tf 50 500 Td (A page of the file.) Tj ET\nendstream\nendobj\n",
+            number + 1,
+            number + 1
+        )
+    };
+    let head = "%PDF-1.7\n1 0 obj\n<< /Type /Catalog /Pages 2 0 R >>\nendobj\n\
+        2 0 obj\n<< /Type /Pages /Kids [4 0 R 6 0 R 8 0 R] /Count 3 >>\nendobj\n\
+        3 0 obj\n<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>\nendobj\n";
+    let cut = format!("{head}{}8 0 obj\n<< /Type /Pa", page(4) + &page(6));
+    let read = Document::from_bytes("cut.pdf", cut.into_bytes()).expect("two pages");
+    assert_eq!((read.pages.len(), read.unread_pages), (3, vec![3]));
+    assert_eq!(
+        read.text.trim(),
+        "A page of the file.\n\nA page of the file."
+    );
+}
+
+#[test]
 fn fonts_with_predefined_cmaps_are_read() {
     let document = open("predefined-cmaps.pdf");
     let [first, second] = &document.pages[..] else {
