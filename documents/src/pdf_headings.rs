@@ -133,7 +133,7 @@ fn is_numbered(line: &str) -> bool {
     let is_part = |part: &&str| {
         (1..=2).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit())
     };
-    parts.iter().all(|part| is_part(&part)) && title.trim().starts_with(char::is_alphabetic)
+    parts.iter().all(is_part) && title.trim().starts_with(char::is_alphabetic)
 }
 
 /// The size of most letters of a line that is in large letters.

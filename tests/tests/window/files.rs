@@ -174,11 +174,11 @@ fn unreadable_files_are_refused_with_one_sentence() {
         &[&home.file("picture.gif", b"GIF89a\x01\0\x01\0\0\0\0;")],
         &["picture.gif", "a GIF image"],
     );
-    let half = pages_pdf(&["one".into(), "two".into()]);
+    let whole = pages_pdf(&["one".into(), "two".into()]);
     refused(
         &app,
-        &[&home.file("half.pdf", &half[..half.len() / 2])],
-        &["half.pdf"],
+        &[&home.file("beginning.pdf", &whole[..whole.len() / 8])],
+        &["beginning.pdf"],
     );
     for name in ["zero-pages.pdf", "garbage.pdf"] {
         let fixture = golden::repository()
