@@ -34,29 +34,41 @@ struct Object {
     end: usize,
 }
 
-/// The objects that are complete; the last of each number counts.
+/// The objects that end before the next one begins, so that no byte is looked at for two of them; the last of each number
+/// counts.
 fn objects(bytes: &[u8]) -> BTreeMap<u32, Object> {
-    let mut found = BTreeMap::new();
-    let mut at = 0;
-    while let Some(mark) = find(bytes, b" obj", at) {
-        at = mark + 4;
-        let Some((generation, before)) = number_before(bytes, mark) else {
-            continue;
-        };
-        let is_apart = before > 0 && bytes[before - 1] == b' ';
-        let Some((number, start)) = is_apart.then(|| number_before(bytes, before - 1)).flatten()
-        else {
-            continue;
-        };
-        let Some(end) = find(bytes, b"endobj", at) else {
-            break;
-        };
-        let object = Object {
-            generation,
-            start,
-            end,
-        };
-        found.insert(number, object);
+    let marks: Vec<(u32, Object)> = marks(bytes);
+    let starts = marks.iter().skip(1).map(|(_, next)| next.start);
+    let limits: Vec<usize> = starts.chain([bytes.len()]).collect();
+    let complete = marks
+        .into_iter()
+        .zip(limits)
+        .filter_map(|((number, object), limit)| {
+            let end = find(&bytes[..limit], b"endobj", object.end)?;
+            Some((number, Object { end, ..object }))
+        });
+    complete.collect()
+}
+
+/// Every `12 0 obj`: its number, and the object up to there.
+fn marks(bytes: &[u8]) -> Vec<(u32, Object)> {
+    let mut found = Vec::new();
+    let mut end = 0;
+    while let Some(mark) = find(bytes, b" obj", end) {
+        end = mark + 4;
+        let numbers = number_before(bytes, mark).and_then(|(generation, before)| {
+            let space = before.checked_sub(1).filter(|&at| bytes[at] == b' ')?;
+            let (number, start) = number_before(bytes, space)?;
+            Some((number, generation, start))
+        });
+        if let Some((number, generation, start)) = numbers {
+            let object = Object {
+                generation,
+                start,
+                end,
+            };
+            found.push((number, object));
+        }
     }
     found
 }
@@ -64,6 +76,8 @@ fn objects(bytes: &[u8]) -> BTreeMap<u32, Object> {
 /// The number that ends before `end`, and where it begins.
 fn number_before(bytes: &[u8], end: usize) -> Option<(u32, usize)> {
     let digits = bytes[..end].iter().rev();
+    // Longer ones are no numbers of objects.
+    let digits = digits.take(11);
     let length = digits.take_while(|byte| byte.is_ascii_digit()).count();
     let start = end - length;
     let number = std::str::from_utf8(&bytes[start..end]).ok()?.parse().ok()?;
@@ -100,4 +114,28 @@ fn find(bytes: &[u8], wanted: &[u8], from: usize) -> Option<usize> {
         .windows(wanted.len())
         .position(|window| window == wanted);
     at.map(|at| from + at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_without_an_end_are_left_out() {
+        let found = objects(
+            b"1 0 obj\n<< >>\nendobj 2 0 obj << 3 1 obj [] endobj 1 0 obj 5 endobj 4 0 obj <",
+        );
+        let found: Vec<(u32, u32, usize)> = (found.iter())
+            .map(|(number, object)| (*number, object.generation, object.start))
+            .collect();
+        assert_eq!(found, [(1, 0, 50), (3, 1, 32)]);
+    }
+
+    #[test]
+    fn a_file_of_marks_takes_no_longer_than_its_bytes() {
+        let many = [b"1 0 obj ".repeat(500_000), b"/Catalog endobj".to_vec()].concat();
+        let found = objects(&many);
+        assert_eq!(found[&1].end - found[&1].start, "1 0 obj /Catalog ".len());
+        assert!(with_new_table(&many).is_some());
+    }
 }
