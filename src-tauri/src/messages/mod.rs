@@ -180,7 +180,7 @@ pub const NO_MAP: &str = "There is no map for this answer: ask again to get one.
 pub const MAP_UNREADABLE: &str =
     "The map of this answer could not be read from the disk: ask again to get a new one.";
 /// Writing to the store fails; it is tried again while the app runs.
-pub const NOT_WRITTEN: &str = "This conversation cannot be saved: free some space on the disk. Kept tries again every few seconds.";
+pub const NOT_WRITTEN: &str = "This conversation cannot be saved: free some space, or check the disk. Kept tries again every few seconds.";
 /// A folder was dropped.
 pub const A_FOLDER: &str = "That is a folder; drop its files.";
 /// Something other than a file was dropped.
