@@ -28,14 +28,15 @@ fn click(app: &App<'_>, file: &str, id: &str) {
     click_in(app, "download", "reference", file, id);
 }
 
-/// The message of a failed download.
+/// Waits until this download has failed with a message of these words, and returns the message. The row still shows the
+/// last failure for a moment after "Resume".
 #[track_caller]
 fn fails(app: &App<'_>, file: &str, words: &[&str]) -> String {
-    download_is(app, file, "failed");
-    let text = row_text(app, "download", "reference", file).expect("its row");
-    for word in words {
-        assert!(text.contains(word), "{word}: {text}");
-    }
+    let text = app.until(&format!("{file} fails and says {words:?}"), |app| {
+        let state = of_row(app, "download", "reference", file, "row.dataset.state")?;
+        let text = row_text(app, "download", "reference", file)?;
+        (state == "failed" && words.iter().all(|word| text.contains(word))).then_some(text)
+    });
     for terminal in ["run the same", "kept models", "set HF_TOKEN", "os error"] {
         assert!(!text.contains(terminal), "for a window: {text}");
     }
