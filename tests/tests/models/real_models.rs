@@ -2,7 +2,8 @@
 //! nearly the same probabilities; the rows of kvpress; an answer from the vault; every method. llama.cpp's results are in
 //! `golden/real_models.json.gz`, kvpress's in `golden/kvpress_real.json.gz`.
 //!
-//! Without the models each test prints a note and passes; in CI, which fetches the small ones, those of these fail.
+//! Without the models each test prints a note and passes; in CI, which fetches the small ones, those of these fail. What
+//! takes minutes with Qwen (7,000 tokens, every method) is tested with the small ones only.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -233,11 +234,6 @@ fn qwen_continues_like_llama_cpp_after_1500_tokens() {
     assert_followed(QWEN, 1500);
 }
 
-#[test]
-fn qwen_continues_like_llama_cpp_after_7000_tokens() {
-    assert_followed(QWEN, 7000);
-}
-
 /// A question about the letter, and a second one.
 const FIRST: &str = "Who repaired the roof?";
 const SECOND: &str = "How much did the slater charge in the end?";
@@ -440,11 +436,6 @@ fn smollm2_answers_under_every_method() {
 #[test]
 fn gemma_answers_under_every_method() {
     assert_methods(GEMMA);
-}
-
-#[test]
-fn qwen_answers_under_every_method() {
-    assert_methods(QWEN);
 }
 
 /// Share of kvpress's rows that Kept keeps too: the least of any method. The weights are quantised: Kept rounds the other
