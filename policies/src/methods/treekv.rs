@@ -5,7 +5,7 @@
 //! step adds its probability to S and 1 to C. When there is a row too many, the oldest recent token becomes the newest
 //! row of the tree, and the rows `idx` and `idx + 1` of the tree compete by S / C. The lower one is evicted, on equal
 //! scores the left one; then idx advances by one and wraps around. Line 16 as printed skips every second pair for even
-//! c; `cycle` visits all pairs, as in figure 3.
+//! c; `cycle` visits all pairs, as in figure 3. With `decode=off`, decode only appends.
 //!
 //! The prompt is cut in blocks. The last block and the tail of the chat template after it (`window.rs`) are the
 //! observation window and are kept, and so are the sinks. The blocks between go through the same tournament from left
@@ -19,7 +19,7 @@
 
 use crate::blocks::means;
 use crate::info::read;
-use crate::options::{FROM_0, FROM_1, REASSIGNED_OR_ORIGINAL, Range, options};
+use crate::options::{FROM_0, FROM_1, ON_OFF, REASSIGNED_OR_ORIGINAL, Range, options};
 use crate::parallel::par_map;
 use crate::snapshot::{self, Snapshot};
 use crate::{
@@ -52,6 +52,8 @@ options! {
         printed: bool => "rule", "cycle", Range::Flag("cycle or printed", ["cycle", "printed"]);
         /// who stays: the higher score, or always the left one (the paper's ablation)
         left_stays: bool => "select", "score", Range::Flag("score or left", ["score", "left"]);
+        /// whether rows are evicted while answering; off: only appended
+        decode: bool => "decode", "on", ON_OFF;
         /// where kept keys stand for RoPE
         positions: Positions => "positions", "reassigned", REASSIGNED_OR_ORIGINAL;
         /// first tokens that are always kept
@@ -161,10 +163,10 @@ impl TreeKv {
         };
         let mut plan = RowPlan::uniform(request)
             .protecting(self.sinks, sizes.window)
-            .evicting(true, budget)
+            .evicting(self.decode, budget)
             .measuring(|needs| {
                 needs.observation_window = Some(window);
-                needs.even_if_all_kept = true;
+                needs.even_if_all_kept = self.decode;
             });
         if sizes.tree == 0 {
             let (recent, sinks) = (sizes.recent, self.sinks);
@@ -218,6 +220,7 @@ impl Method for TreeKv {
     }
 
     fn stream_plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
+        PolicyError::if_decode_is_off(INFO.name, self.decode)?;
         self.plan_tree(request)
     }
 }
@@ -305,6 +308,9 @@ impl Select for State {
     }
 
     fn evictor(mut self: Box<Self>) -> Option<Box<dyn Evict>> {
+        if !self.options.decode {
+            return None;
+        }
         let slots = self.seen.capacity();
         for layer in self.lines.iter_mut().filter(|layer| layer.is_empty()) {
             layer.resize_with(self.kv_heads, || Line::with_capacity(slots));

@@ -68,11 +68,9 @@ fn ids(model: &Model) -> Vec<u32> {
         .collect()
 }
 
-fn run(model: &Model, name: &str, set: &str, budget: usize, ids: &[u32]) -> (Stepped, Standing) {
-    let set = Parameters::parse_assignments(set).expect("parameters");
-    let method = build(name, &set).unwrap_or_else(|e| panic!("{e}"));
+fn request(model: &Model, budget: usize) -> RowRequest {
     let config = model.config();
-    let request = RowRequest {
+    RowRequest {
         model: ModelShape {
             layers: config.layers,
             q_heads: config.q_heads,
@@ -81,8 +79,14 @@ fn run(model: &Model, name: &str, set: &str, budget: usize, ids: &[u32]) -> (Ste
         },
         prompt: PromptShape::of(PROMPT),
         budget,
-    };
-    let plan = method.plan(&request).unwrap_or_else(|e| panic!("{e}"));
+    }
+}
+
+fn run(model: &Model, name: &str, set: &str, budget: usize, ids: &[u32]) -> (Stepped, Standing) {
+    let set = Parameters::parse_assignments(set).expect("parameters");
+    let method = build(name, &set).unwrap_or_else(|e| panic!("{e}"));
+    let plan = method.plan(&request(model, budget));
+    let plan = plan.unwrap_or_else(|e| panic!("{e}"));
     let (prompt, steps) = ids.split_at(PROMPT);
     let found = read_and_step(model, &*method, budget, 19, prompt, steps);
     let standing = match plan.positions {
@@ -166,6 +170,28 @@ fn rows_leave_while_answering() {
             .flat_map(|(first, last)| first.iter().filter(|p| !last.contains(p)))
             .count();
         assert!(left >= STEPS / 2, "{name}: {left} rows left");
+    }
+}
+
+/// With `decode=off`, every step appends a row and none leaves; streaming mode, which evicts, is refused.
+#[test]
+fn rows_are_only_appended_with_decode_off() {
+    let model = open(&golden::model("group2-llama3-tied"));
+    let ids = ids(&model);
+    for name in ["h2o", "tova", "treekv"] {
+        let (found, _) = run(&model, name, "decode=off", BUDGET, &ids);
+        let first = &found.held[0];
+        for (step, held) in found.held.iter().enumerate() {
+            for (first, head) in first.iter().flatten().zip(held.iter().flatten()) {
+                assert_eq!(head.len(), first.len() + step, "{name}");
+                assert!(first.iter().all(|p| head.contains(p)), "{name}");
+            }
+        }
+        let set = Parameters::parse_assignments("decode=off").expect("a parameter");
+        let method = build(name, &set).expect("a method");
+        let refused = method.stream_plan(&request(&model, BUDGET));
+        let refused = refused.expect_err("streaming evicts");
+        assert!(refused.to_string().contains("decode=off"), "{refused}");
     }
 }
 
