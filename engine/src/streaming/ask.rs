@@ -40,6 +40,15 @@ const SAVING: u32 = 20;
 /// It is also saved after so many tokens, and a part in `PART` of those read before.
 const CHECKPOINT_TOKENS: usize = 4096;
 const PART: usize = 8;
+/// The chunks that pass the layers together take about this time at most: the state can be saved after them only.
+const GROUP_TIME: Duration = Duration::from_secs(10);
+
+/// Tokens that pass the layers together after `tokens` took `time`: whole chunks, `most` at most.
+fn next_group(tokens: usize, time: Duration, chunk: usize, most: usize) -> usize {
+    let rate = tokens as f64 / time.as_secs_f64().max(1e-6);
+    let chunks = (rate * GROUP_TIME.as_secs_f64() / chunk as f64) as usize;
+    (chunks * chunk).clamp(chunk.min(most), most)
+}
 
 /// Progress and memory in use during a prefill in streaming mode.
 pub(crate) struct StreamProgress<'a> {
@@ -52,7 +61,7 @@ pub(crate) struct StreamProgress<'a> {
 }
 
 impl StreamProgress<'_> {
-    /// Reads `ids` into `stream`. `read` is called after every chunk.
+    /// Reads `ids` into `stream`. `read` is called after each group of chunks that pass the layers together.
     fn feed(
         &mut self,
         stream: &mut Stream<'_>,
@@ -62,9 +71,15 @@ impl StreamProgress<'_> {
         stop: &Stop,
     ) -> Result<(), EngineError> {
         let mut passed = |rows: usize, stream: &Stream<'_>| self.passed(rows, stream, watch);
-        for ids in ids.chunks(stream.chunk_group()) {
+        let (chunk, most) = (stream.chunk(), stream.chunk_group());
+        let (mut left, mut group) = (ids, chunk.min(most));
+        while !left.is_empty() {
+            let (ids, after) = left.split_at(group.min(left.len()));
+            let started = Instant::now();
             stream.feed(ids, &mut passed, stop)?;
+            group = next_group(ids.len(), started.elapsed(), chunk, most);
             read(stream);
+            left = after;
         }
         Ok(())
     }
@@ -308,5 +323,27 @@ impl Engine {
             });
         }
         Ok(notes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_of_chunks_takes_about_its_time() {
+        let group = |seconds: f64| next_group(512, Duration::from_secs_f64(seconds), 512, 4096);
+        assert_eq!(
+            group(60.0),
+            512,
+            "a slow model: the state is saved after each chunk"
+        );
+        assert_eq!(group(3.0), 1536);
+        assert_eq!(group(0.1), 4096);
+        assert_eq!(
+            next_group(100, Duration::ZERO, 512, 300),
+            300,
+            "a short text"
+        );
     }
 }

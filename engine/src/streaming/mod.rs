@@ -139,6 +139,11 @@ impl<'a> Stream<'a> {
         }
     }
 
+    /// Tokens per chunk.
+    pub(crate) fn chunk(&self) -> usize {
+        self.plan.chunk
+    }
+
     /// Maximum number of tokens per call of [`Stream::feed`].
     pub fn chunk_group(&self) -> usize {
         self.plan.chunk_group
