@@ -305,9 +305,9 @@ impl Run {
 /// Every method at every budget; the full cache runs once because it has no budget.
 pub fn runs(methods: &[MethodSpec], budgets: &[Budget]) -> Vec<Run> {
     let of_method = |method: &MethodSpec| -> Vec<Run> {
-        let budgets: Vec<Option<Budget>> = match method.name.as_str() {
-            "full" => vec![None],
-            _ => budgets.iter().copied().map(Some).collect(),
+        let budgets: Vec<Option<Budget>> = match method.is_full() {
+            true => vec![None],
+            false => budgets.iter().copied().map(Some).collect(),
         };
         let at = |budget: Option<Budget>| Run {
             method: method.clone(),

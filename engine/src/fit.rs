@@ -3,7 +3,7 @@
 //!
 //! The cost of one question is in `plan/estimate.rs`; this file evaluates it for documents of growing length.
 
-use kept_policies::{Budget, PromptShape};
+use kept_policies::{Budget, FULL, PromptShape};
 use serde::{Deserialize, Serialize};
 
 use crate::backend;
@@ -69,7 +69,7 @@ impl Engine {
     /// What this model can read with `free` bytes of memory (GPU memory if it computes on a GPU; weights included):
     /// with the full cache, and with a few budgets of `method`.
     pub fn fit(&self, free: u64, method: &MethodSpec) -> Fit {
-        let full = MethodSpec::plain("full");
+        let full = MethodSpec::plain(FULL);
         // Models without a usable chat template have no tail; their memory can still be computed.
         let tail = Prompt::tail_of(self.model()).unwrap_or(0);
         let prompt = |tokens: usize| PromptShape {

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use std::sync::Arc;
 
-use kept_policies::Method;
+use kept_policies::{FULL, Method};
 
 use crate::EngineError;
 
@@ -44,6 +44,11 @@ impl MethodSpec {
             name: name.to_owned(),
             parameters: Vec::new(),
         }
+    }
+
+    /// Whether it keeps everything, whatever the budget.
+    pub fn is_full(&self) -> bool {
+        self.name == FULL
     }
 
     /// Parses a list of methods. Commas inside brackets separate parameters, all others separate methods.

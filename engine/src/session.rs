@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use kept_documents::Document;
 use kept_kernels::{CacheType, return_freed_memory};
 use kept_models::{Model, OpenOptions};
-use kept_policies::{Budget, Method};
+use kept_policies::{Budget, FULL, Method};
 
 use crate::compact::F16_ROWS;
 use crate::note::Note;
@@ -371,13 +371,17 @@ impl Engine {
     }
 
     /// Rows per KV head that `method` gets in a regular prefill, without regard to a memory limit. Without a budget, a
-    /// method's own default applies if it has one. A budget in bytes includes rows, tables and buffers for the answer.
+    /// method's own default applies if it has one. A budget in bytes includes rows, tables and buffers for the answer. The
+    /// full cache has no budget.
     pub fn rows_for(
         &self,
         method: &dyn Method,
         request: &PlanRequest<'_>,
     ) -> Result<usize, EngineError> {
         let &PlanRequest { prompt, budget, .. } = request;
+        if method.name() == FULL {
+            return Ok(prompt.tokens);
+        }
         let own = match budget {
             Some(_) => None,
             None => method.default_rows(&shape_of(self.model()), prompt),
@@ -388,7 +392,7 @@ impl Engine {
         let rows = self.budget_rows(budget, prompt.tokens)?;
         match budget {
             // A budget in bytes includes tables and the answer's buffers.
-            Some(Budget::Bytes(bytes)) if method.name() != "full" => {
+            Some(Budget::Bytes(bytes)) => {
                 let most = rows.min(prompt.tokens).max(1);
                 self.rows_in_bytes(method, request, bytes, most)
             }

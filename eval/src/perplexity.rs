@@ -74,7 +74,7 @@ pub struct Perplexity {
 impl PerplexityTask<'_> {
     /// Whether the full cache is kept.
     fn is_full(&self) -> bool {
-        self.method.name == "full"
+        self.method.is_full()
     }
 
     fn check(&self, model: &Model) -> Result<(), EngineError> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Method, Parameter, Parameters, PolicyError, QUESTION_AGNOSTIC, STREAMING};
+use crate::{FULL, Method, Parameter, Parameters, PolicyError, QUESTION_AGNOSTIC, STREAMING};
 
 /// Builds a method from name-value pairs.
 pub type Build = fn(&[(String, String)]) -> Result<Arc<dyn Method>, PolicyError>;
@@ -37,7 +37,7 @@ impl MethodInfo {
 
     /// Whether its ranking depends on the question.
     pub fn sees_question(&self) -> bool {
-        !QUESTION_AGNOSTIC.contains(&self.name) && !matches!(self.name, "full" | "streaming_llm")
+        !QUESTION_AGNOSTIC.contains(&self.name) && ![FULL, "streaming_llm"].contains(&self.name)
     }
 }
 

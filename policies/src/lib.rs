@@ -50,7 +50,7 @@ pub use observation::{
 pub use parallel::{Parallel, Serial};
 pub use parameters::{Parameter, Parameters};
 pub use prompt_rows::{BilinearForm, PromptRows};
-pub use registry::{QUESTION_AGNOSTIC, STREAMING, build, find, methods};
+pub use registry::{FULL, QUESTION_AGNOSTIC, STREAMING, build, find, methods};
 pub use shape::{ModelShape, Pos, Positions, PromptShape, Protected, Row};
 pub use snapshot::Snapshot;
 pub use wrappers::adakv::Safeguard;

@@ -31,6 +31,9 @@ const METHODS: &[MethodInfo] = &[
     random::INFO,
 ];
 
+/// The method that keeps everything and has no budget.
+pub const FULL: &str = full::INFO.name;
+
 /// The methods that support streaming mode: those that evict token by token.
 pub const STREAMING: [&str; 5] = [
     streaming_llm::INFO.name,

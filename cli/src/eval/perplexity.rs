@@ -93,7 +93,7 @@ fn measure_all(
     let context = engine.model().config().context;
     let mut lines = Vec::new();
     for method in methods {
-        let full = method.name == "full";
+        let full = method.is_full();
         let budgets = if full { &[None] } else { budgets };
         // The full cache is measured up to the context length.
         let fitting = lengths.iter().filter(|&&length| length <= context).max();

@@ -20,7 +20,7 @@ mod table;
 mod words;
 
 use kept_kernels::{CacheType, format_bytes};
-use kept_policies::Budget;
+use kept_policies::{Budget, FULL};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{CHUNK, Plan, PlanRequest, PromptPlan};
@@ -74,7 +74,7 @@ impl Engine {
     /// `cache`; from the measurements.
     pub(crate) fn costs(&self, method: &str, share: f64, cache: CacheType) -> f64 {
         let eviction = match method {
-            "full" => 0.0,
+            FULL => 0.0,
             _ => self.measured().eviction_kl(method, share),
         };
         eviction + measured().rounding_kl(cache.name())
@@ -165,7 +165,10 @@ impl Engine {
             Some(Budget::Share(_)) if tokens <= Self::MIN_DEFAULT_BUDGET => Some(tokens),
             budget => Some(self.budget_rows(budget, tokens)?),
         };
-        if given.is_none_or(|rows| rows >= tokens)
+        // Whether a budget in bytes holds everything is known when its rows are.
+        let bytes = matches!(request.budget, Some(Budget::Bytes(_)));
+        if !bytes
+            && given.is_none_or(|rows| rows >= tokens)
             && let Some(full) = self.choose_full(&case)?
         {
             return Ok(full);
@@ -177,15 +180,14 @@ impl Engine {
     /// If the budget is for all rows, it only has to fit.
     fn choose_full(&self, case: &Case<'_>) -> Result<Option<Chosen>, EngineError> {
         let tokens = case.request.prompt.tokens;
-        let method = MethodSpec::plain("full");
+        let method = MethodSpec::plain(FULL);
         let cache = match self.rows_that_fit(case, &method, tokens) {
             Ok((rows, cache)) if rows == tokens => cache,
             Ok(_) => return Ok(None),
             Err(error) if error.concerns_length() => return Ok(None),
             Err(error) => return Err(error),
         };
-        let stored = self.clone().with_cache(cache);
-        let bytes = stored.kv_bytes_full(tokens);
+        let bytes = self.clone().with_cache(cache).kv_bytes_full(tokens);
         let asked = case.request.budget.is_some();
         let limited = case.request.limits.memory.is_some();
         let small = asked || limited || case.free.is_none_or(|free| bytes <= free / FULL_PART);
@@ -196,14 +198,24 @@ impl Engine {
         if !(small && quick) || (narrowed && rounding > LEVEL) {
             return Ok(None);
         }
+        self.whole(case, cache).map(Some)
+    }
+
+    /// The full cache, stored as `cache`.
+    fn whole(&self, case: &Case<'_>, cache: CacheType) -> Result<Chosen, EngineError> {
+        let tokens = case.request.prompt.tokens;
+        let method = MethodSpec::plain(FULL);
+        let stored = self.clone().with_cache(cache);
+        let narrowed = cache != self.cache_type();
+        let rounding = measured().rounding_kl(cache.name());
         let lost = match narrowed {
             true => format!("only rounding costs something, {rounding:.4} nats"),
             false => "nothing is lost".to_owned(),
         };
-        Ok(Some(Chosen {
+        Ok(Chosen {
             reason: format!(
                 "full, every one of {tokens} rows, {cache}: with the full cache of {} {lost}{}",
-                format_bytes(bytes),
+                format_bytes(stored.kv_bytes_full(tokens)),
                 words::free(case)
             ),
             expected_bytes: stored.expected_bytes(case, &method, tokens)?,
@@ -213,7 +225,7 @@ impl Engine {
             free_bytes: case.free,
             kl: Some(if narrowed { rounding } else { 0.0 }),
             right: None,
-        }))
+        })
     }
 
     /// The method that loses least with `given` rows, or with as many as suffice.
@@ -235,7 +247,7 @@ impl Engine {
                 run: best,
                 rows,
                 cache,
-                kl: best.kl,
+                kl: table.kl_of(best, measured_share(wanted)),
             },
             // Another method may be the best at the rows that fit, or keep more of them.
             Ok(_) | Err(_) => self.best_that_fits(case, wanted, &measured_share)?,
@@ -252,6 +264,9 @@ impl Engine {
             cache,
             kl,
         } = found;
+        if rows >= tokens {
+            return self.whole(case, cache);
+        }
         let method = MethodSpec::plain(&run.method);
         let stored = self.clone().with_cache(cache);
         let expected_bytes = stored.expected_bytes(case, &method, rows)?;

@@ -3,6 +3,7 @@
 
 use std::sync::OnceLock;
 
+use kept_policies::FULL;
 use serde::Deserialize;
 
 /// A mean divergence below this, in nats, makes no visible difference in an answer.
@@ -126,7 +127,7 @@ impl MeasuredModel {
 
     /// Whether the method was measured, or is lossless.
     pub(super) fn has_measured(&self, method: &str) -> bool {
-        method == "full" || !self.runs_of(method).is_empty()
+        method == FULL || !self.runs_of(method).is_empty()
     }
 
     /// Estimated divergence of keeping `share` of a prompt under `method`, in nats: interpolated linearly over the
@@ -155,12 +156,21 @@ impl MeasuredModel {
         }
     }
 
+    /// Divergence of a run from [`MeasuredModel::runs_at`] at `share`: as measured, or estimated below all measurements.
+    pub(super) fn kl_of(&self, run: &Run, share: f64) -> f64 {
+        match run.share <= share + 1e-9 {
+            true => run.kl,
+            false => self.eviction_kl(&run.method, share),
+        }
+    }
+
     /// The best method at `share`: among those level with the lowest divergence, the one that answers the most facts,
     /// then the first in the table.
     pub(super) fn best(&self, share: f64) -> Option<&Run> {
         let runs = self.runs_at(share);
-        let least = runs.iter().map(|run| run.kl).fold(f64::INFINITY, f64::min);
-        let most = runs.iter().filter(|run| run.kl <= least + LEVEL);
+        let kl = |run: &Run| self.kl_of(run, share);
+        let least = runs.iter().map(|run| kl(run)).fold(f64::INFINITY, f64::min);
+        let most = runs.iter().filter(|run| kl(run) <= least + LEVEL);
         let right = most.clone().map(|run| run.right).fold(0.0, f64::max);
         let mut level = most.filter(|run| run.right >= right);
         level.next().copied()
@@ -250,6 +260,14 @@ mod tests {
         assert_eq!(name(0.3), Some("c"), "nothing was measured in between");
         assert_eq!(name(0.5), Some("a"), "level with b, and before it");
         assert_eq!(name(0.01), Some("c"), "below all that was measured");
+        let mut later = self::table();
+        later.runs.insert(0, run("e", 0.2, 0.09, 1.0));
+        let name_later = later.best(0.05).map(|run| run.method.as_str());
+        assert_eq!(
+            name_later,
+            Some("c"),
+            "e is measured with more rows: 0.36 against 0.2"
+        );
         let mut table = self::table();
         table.runs.push(run("d", 0.5, 0.0, 1.0));
         let name = table.best(0.2).map(|run| run.method.as_str());

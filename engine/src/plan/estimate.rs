@@ -180,7 +180,7 @@ const FEW_ROWS: usize = 64;
 
 /// A note for the user on a budget that amounts to `rows` rows of a prompt of `tokens` tokens.
 pub(crate) fn budget_note(method: &MethodSpec, rows: usize, tokens: usize) -> Option<String> {
-    if method.name == "full" {
+    if method.is_full() {
         return Some("full keeps everything; the budget is not used".to_owned());
     }
     if rows >= tokens {

@@ -10,7 +10,7 @@
 //! ```
 
 use kept_kernels::CacheType;
-use kept_policies::{Budget, Method, PolicyError};
+use kept_policies::{Budget, FULL, Method, PolicyError};
 
 use super::prefill::CHUNK;
 use super::{PlanRequest, StreamPlan};
@@ -203,9 +203,10 @@ impl Engine {
         method: &dyn Method,
         request: &PlanRequest<'_>,
     ) -> Result<Option<(Engine, Option<String>)>, EngineError> {
-        let &PlanRequest { budget, limits, .. } = request;
+        let limits = request.limits;
         let (spec, streams) = (request.method, self.uses_streaming(request));
-        let bytes = matches!(budget, Some(Budget::Bytes(_))) && spec.name != "full";
+        let budget = request.budget.filter(|_| !spec.is_full());
+        let bytes = matches!(budget, Some(Budget::Bytes(_)));
         if self.named_cache().is_some() || !(bytes || limits.memory.is_some()) {
             return Ok(None);
         }
@@ -302,7 +303,7 @@ impl Engine {
         let share = rows.min(tokens) as f64 / tokens.max(1) as f64;
         format!(
             "rows are stored as {cache}, so that {rows} fit ({usual}); by our measurements that costs {:.4} nats for rounding and {:.4} for the rows that {} evicts",
-            self.costs("full", 1.0, cache),
+            self.costs(FULL, 1.0, cache),
             self.costs(&spec.name, share, CacheType::F32),
             spec.name
         )

@@ -277,7 +277,7 @@ impl Engine {
     fn plan_without_fallback(&self, request: &PlanRequest<'_>) -> Result<Plan, EngineError> {
         if request.method.name == AUTO {
             let chosen = self.choose(request)?;
-            let everything = chosen.method.name == "full";
+            let everything = chosen.method.is_full();
             let engine = self.clone().with_cache(chosen.cache);
             let mut plan = engine.plan(&PlanRequest {
                 method: &chosen.method,

@@ -19,7 +19,7 @@ fn title(method: &str) -> &str {
 /// The reason for the choice of `auto` for a prompt of `tokens` tokens. The sample is never kept completely.
 pub fn chosen(chosen: &Chosen, tokens: usize, sample: bool) -> String {
     let title = title(&chosen.method.name);
-    if chosen.method.name == "full" {
+    if chosen.method.is_full() {
         return "The model remembers all of the text: nothing is forgotten.".to_owned();
     }
     let Some(kl) = chosen.kl else {

@@ -52,7 +52,7 @@ impl AppState {
             let count = self.maps.levels.known.get(&id).map_or(0, Vec::len);
             return self.set_levels(id, count, true);
         };
-        if ask.method.name == "full" {
+        if ask.method.is_full() {
             ask.method = MethodSpec::plain(OF_EVERYTHING);
         }
         let ticket = self.ticket();

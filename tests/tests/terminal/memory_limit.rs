@@ -253,6 +253,19 @@ fn the_automatic_choice_states_its_reason() {
             .contains(reason)
     );
 
+    // A budget in bytes that holds everything needs no other method; and the full cache has no budget.
+    for budget in ["64MiB", "2900KiB"] {
+        let answer = ask(None, &sample(), &["--budget", budget]).json();
+        assert_eq!(answer["method"], "full", "{budget}: {}", answer["chosen"]);
+        let kept = bytes(&answer["kv_bytes"]);
+        assert!(kept <= if budget == "64MiB" { 65536.0 } else { 2900.0 } * 1024.0);
+    }
+    let words = ["--method", "full", "--budget", "25%", "--memory", "1GiB"];
+    let answer = ask(None, &sample(), &words).json();
+    let notes = answer["notes"].to_string();
+    assert!(notes.contains("the budget is not used"), "{notes}");
+    assert!(!notes.contains("25 % of the prompt"), "{notes}");
+
     let (model, document) = (model(folder.path()), part(folder.path()));
     let whole = ask(Some(&model), &document, &["--method", "full"]).json();
     let limited = |less: f64| {
