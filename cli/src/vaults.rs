@@ -10,19 +10,17 @@ use crate::model::Answering;
 use crate::output::{self, bytes, count};
 use crate::progress::{ReadingBar, stop_on_ctrl_c};
 
-/// Digits of a key in a list: enough to distinguish vaults.
+/// Digits of a key in a list: enough to distinguish documents.
 const SHOWN_DIGITS: usize = 12;
 
-/// The part of a key that differs between documents under one model; the whole key if another of `entries` has this part
-/// too.
+/// The first digits of a key; the whole key if another of `entries` begins with them too.
 fn shown_key(entry: &VaultEntry, entries: &[VaultEntry]) -> String {
     let key = entry.key.to_string();
-    let short = |key: &str| key[key.len() / 2..][..SHOWN_DIGITS].to_owned();
-    let others = entries.iter().filter(|other| other.key != entry.key);
-    let mut alike = others.filter(|other| short(&other.key.to_string()) == short(&key));
-    match alike.next() {
-        None => short(&key),
-        Some(_) => key,
+    let short = &key[..SHOWN_DIGITS];
+    let begins = |other: &&VaultEntry| other.key.to_string().starts_with(short);
+    match entries.iter().filter(begins).count() {
+        1 => short.to_owned(),
+        _ => key,
     }
 }
 
@@ -156,10 +154,7 @@ pub fn remove(arguments: &RemoveArguments) -> anyhow::Result<()> {
     );
     let (named, others): (Vec<_>, Vec<_>) =
         (folder.list()?.into_iter()).partition(|entry| entry.document.as_deref() == Some(which));
-    let is_meant = |entry: &VaultEntry| {
-        let key = entry.key.to_string();
-        key[key.len() / 2..].starts_with(which) || key.starts_with(which)
-    };
+    let is_meant = |entry: &VaultEntry| entry.key.to_string().starts_with(which);
     let mut entries = named;
     if entries.is_empty() {
         entries.extend(others.into_iter().filter(is_meant));

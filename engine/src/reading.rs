@@ -30,6 +30,7 @@ use kept_vault::Vaults;
 
 use crate::documents::Document;
 use crate::plan::{PrefillPlan, PromptPlan};
+use crate::prefill::DROPS_TOKENS;
 use crate::prompt::ORDINARY_QUESTION;
 use crate::streaming::StreamedText;
 use crate::{
@@ -124,6 +125,7 @@ impl Engine {
         let mut reading = SectionReading::new(self, *request, &prompt, &rope, total);
         reading.begin_after(known);
         if planned.drops_tokens() {
+            reading.read.notes.push(DROPS_TOKENS.to_owned().into());
             return Ok(reading.read);
         }
         let mut of_document = |event: Event<'_>| {

@@ -1,10 +1,10 @@
 //! Vault keys: hashes over all inputs that the stored numbers depend on.
 //!
 //! ```text
-//! 3f09..e1 (model, rotation, kind of rows)  a77c..02 (the tokens)     the name of a vault: 64 hexadecimal digits
+//! a77c..02 (the tokens)  3f09..e1 (model, rotation, kind of rows)     the name of a vault: 64 hexadecimal digits
 //! ```
 //!
-//! Vaults with the same first half are interchangeable for documents that share their first tokens.
+//! Vaults with the same second half are interchangeable for documents that share their first tokens.
 
 use std::fmt;
 use std::path::Path;
@@ -109,7 +109,7 @@ impl VaultKey {
         for id in prefix {
             tokens.update(id.to_le_bytes());
         }
-        Self([family.finalize(), tokens.finalize()].iter().fold(
+        Self([tokens.finalize(), family.finalize()].iter().fold(
             String::with_capacity(2 * HALF),
             |name, hash| {
                 let half = hash.iter().take(HALF / 2);
@@ -120,7 +120,7 @@ impl VaultKey {
 
     /// Whether `other` differs in its tokens only, if at all.
     pub(super) fn has_same_inputs(&self, other: &VaultKey) -> bool {
-        self.0[..HALF] == other.0[..HALF]
+        self.0[HALF..] == other.0[HALF..]
     }
 
     /// The key in a file's name; `None` if the name is not a key.

@@ -112,7 +112,7 @@ pub struct ReadArguments {
 
 #[derive(Debug, Args)]
 pub struct RemoveArguments {
-    /// The name of the document, or the first digits of the key that `kept vaults list` shows.
+    /// The name of a document, whose vaults all go, or the first digits of one vault's key: see `kept vaults list`.
     #[arg(value_name = "DOCUMENT|KEY")]
     pub which: String,
     /// Print one JSON object instead of text.

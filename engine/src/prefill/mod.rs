@@ -39,7 +39,7 @@ use kept_vault::{VaultAccess, VaultUse};
 
 pub(crate) use input::PrefillTask;
 pub(crate) use planned::PlannedPrefill;
-pub(crate) use prefix::{Prefix, file_bytes};
+pub(crate) use prefix::{DROPS_TOKENS, Prefix, file_bytes};
 use progress::ReadingProgress;
 pub use reader::Reconstructed;
 use reader::{GlobalLayer, Reader};

@@ -89,6 +89,10 @@ pub(crate) struct Prefix {
     written: bool,
 }
 
+/// Note on a method that drops tokens between layers.
+pub(crate) const DROPS_TOKENS: &str =
+    "this method drops tokens as it reads, so the document's vault is neither used nor made";
+
 impl Prefix {
     /// A prefill of `tokens` tokens without vaults.
     pub(super) fn none(tokens: usize) -> Self {
@@ -125,10 +129,7 @@ impl Prefix {
             return prefix;
         }
         if plan.drops_tokens() {
-            prefix.notes.push(
-                "this method drops tokens as it reads, so the document's vault is neither used nor made"
-                    .to_owned(),
-            );
+            prefix.notes.push(DROPS_TOKENS.to_owned());
             return prefix;
         }
         let kind = access.vaults.kind;

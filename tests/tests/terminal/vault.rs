@@ -243,6 +243,12 @@ fn vault_off_writes_nothing_and_bad_values_are_refused() {
     kept_in(&vaults, odd).refused(&["--vault", "q4", "q8_0"]);
     let odd = arguments(&sample(), &[QUESTION], &["--vault-budget", "12%"]);
     kept_in(&vaults, odd).refused(&["--vault-budget", "12%", "20GiB"]);
+    let mut words: Vec<OsString> = ["vaults", "read", "--document"]
+        .map(OsString::from)
+        .to_vec();
+    words.push(sample().into_os_string());
+    words.extend(["--method", "pyramidinfer[variant=faithful]"].map(OsString::from));
+    kept_in(&vaults, words).refused(&["drops tokens as it reads", "neither used nor made"]);
 }
 
 #[test]
@@ -421,11 +427,15 @@ fn vaults_are_listed_and_removed_unless_in_use() {
         .sum();
     assert_eq!(list["bytes"].as_u64(), Some(sum));
     assert_eq!(list["folder"], vaults.display().to_string());
-    let text = run(&["vaults", "list"]);
+    let text = run(&["vaults", "list"]).stdout;
     assert!(
-        text.stdout.contains("other.txt") && text.stdout.contains("q8_0"),
-        "{text:?}"
+        text.contains("other.txt") && text.contains("q8_0"),
+        "{text}"
     );
+    for entry in entries {
+        let key = entry["key"].as_str().expect("a key");
+        assert!(text.contains(&format!("{}  ", &key[..12])), "{key}: {text}");
+    }
 
     run(&["vaults", "remove", "nobody.txt"]).refused(&["nobody.txt", "kept vaults list"]);
     let removed = run(&["vaults", "remove", "other.txt", "--json"]).json();
