@@ -58,7 +58,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(refusal) => return refuse_arguments(&refusal),
     };
-    match start_log().and_then(|()| run(arguments.command)) {
+    match start().and_then(|()| run(arguments.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_stopped(&error) => {
             output::say(&output::one_line(&format!("error: {error}")));
@@ -136,6 +136,11 @@ const STOPPED: u8 = 130;
 
 fn is_stopped(error: &anyhow::Error) -> bool {
     (error.downcast_ref()).is_some_and(kept_engine::EngineError::is_stopped)
+}
+
+fn start() -> anyhow::Result<()> {
+    kept_engine::kernels::check_simd_level().map_err(anyhow::Error::msg)?;
+    start_log()
 }
 
 fn run(command: Command) -> anyhow::Result<()> {

@@ -100,7 +100,7 @@ pub use quantised::QuantisedRows;
 pub use rates::{Bandwidth, bandwidth, product_rate};
 pub use recurrent::{RecurrentShape, RecurrentState, convolve};
 pub use rows::{RowState, RowStore};
-pub use simd::{SimdLevel, simd_level};
+pub use simd::{SimdLevel, check_simd_level, simd_level};
 pub use stop::{Stop, Stopped};
 pub use weight_type::WeightType;
 pub use window::{window_maxima, window_scores, window_scores_among};

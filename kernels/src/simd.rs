@@ -3,8 +3,8 @@
 //! A build for baseline x86-64 or ARM64 runs everywhere: each kernel is one generic function over [`Lanes`], compiled
 //! once per level inside a function that enables that level's instructions ([`by_level`]).
 //!
-//! `KEPT_SIMD=scalar|avx2|avx512|amx`, on ARM64 `scalar|neon`, selects a level at or below the machine's highest; any
-//! other value is ignored.
+//! `KEPT_SIMD=scalar|avx2|avx512|amx`, on ARM64 `scalar|neon`, selects a level at or below the machine's highest.
+//! Programs refuse another value as they start ([`check_simd_level`]).
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -64,14 +64,37 @@ thread_local! {
     static FORCED: Cell<Option<SimdLevel>> = const { Cell::new(None) };
 }
 
+/// The level that `KEPT_SIMD` names; `None` if it is not set.
+fn asked_level() -> Result<Option<SimdLevel>, String> {
+    let name = std::env::var("KEPT_SIMD").unwrap_or_default();
+    match LEVELS.iter().find(|(level, _)| *level == name) {
+        Some(&(_, level)) => Ok(Some(level)),
+        None if name.is_empty() => Ok(None),
+        None => Err(name),
+    }
+}
+
+/// Whether `KEPT_SIMD` is a level's name, or not set.
+///
+/// # Errors
+/// Another value, in one sentence.
+pub fn check_simd_level() -> Result<(), String> {
+    let names: Vec<&str> = LEVELS.iter().map(|&(name, _)| name).collect();
+    asked_level().map(|_| ()).map_err(|name| {
+        format!(
+            "KEPT_SIMD={name} is no level of instructions: write {}",
+            names.join(", ")
+        )
+    })
+}
+
 /// The level of kernels called from this thread.
 pub fn simd_level() -> SimdLevel {
     static CHOSEN: OnceLock<SimdLevel> = OnceLock::new();
     FORCED.with(Cell::get).unwrap_or_else(|| {
         *CHOSEN.get_or_init(|| {
-            let name = std::env::var("KEPT_SIMD").unwrap_or_default();
-            let asked = LEVELS.iter().find(|(level, _)| *level == name);
-            asked.map_or(highest(), |&(_, level)| level.min(highest()))
+            let asked = asked_level().ok().flatten();
+            asked.map_or(highest(), |level| level.min(highest()))
         })
     })
 }

@@ -22,7 +22,9 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use kept_engine::kernels::{CountingAllocator, OUT_OF_MEMORY, simd_level, threads};
+use kept_engine::kernels::{
+    CountingAllocator, OUT_OF_MEMORY, check_simd_level, simd_level, threads,
+};
 use kept_worker::protocol::{ProtocolError, Reply, read_message};
 use tracing_subscriber::filter::{EnvFilter, filter_fn};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -77,6 +79,9 @@ fn serve() -> ExitCode {
     threads::configure(None);
     set_panic_hook();
     start_log();
+    if let Err(refusal) = check_simd_level() {
+        tracing::warn!("{refusal}");
+    }
     let version = env!("CARGO_PKG_VERSION");
     tracing::info!(version, simd = ?simd_level(), threads = threads::count(), "started");
     output.send(&Reply::Hello);

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use kept_engine::documents::recognised_languages;
 use kept_tests::golden::{self, ids};
-use kept_tests::terminal::{Run, kept};
+use kept_tests::hub::at_home;
+use kept_tests::terminal::{Run, kept, run};
 use serde_json::Value;
 
 fn sample() -> PathBuf {
@@ -401,6 +402,10 @@ fn bench_measures_and_decodes_without_allocating() {
 #[test]
 fn doctor_and_inspect_print_their_facts() {
     assert!(kept(["doctor", "--json"]).json().is_object());
+    let home = tempfile::tempdir().expect("a folder");
+    let mut command = at_home(home.path());
+    command.args(["doctor"]).env("KEPT_SIMD", "mmx");
+    run(command).refused(&["KEPT_SIMD=mmx", "write scalar"]);
     let model = golden::model("group2-llama3-tied");
     let run = kept([
         "models".as_ref(),
