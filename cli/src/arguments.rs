@@ -94,8 +94,8 @@ pub struct EngineArguments {
     #[arg(long, value_name = "FILE|NAME|mini")]
     pub model: Option<String>,
     /// Compression method, with parameters in brackets if any: 'snapkv[w=8,sinks=0]'; `kept methods` lists them. With
-    /// auto, method and budget are chosen for model, document and memory by measured fidelity [default: auto; bench,
-    /// logits: snapkv].
+    /// auto, method and budget are chosen for model, document and memory by measured fidelity [default: auto; bench and
+    /// logits, which have no auto: snapkv].
     #[arg(long)]
     pub method: Option<String>,
     /// Parameters of the method, as name=value[,name=value]; values in the brackets of --method take precedence.

@@ -38,7 +38,7 @@ struct AskJson<'a> {
     ledger: kept_engine::MemoryLedger,
     prefill_tokens_per_second: f64,
     decode_tokens_per_second: f64,
-    /// The device: the GPU's name, or `processor`.
+    /// The device: the GPU's name, or `cpu`.
     device: &'a str,
     sources: &'a [Source],
     citations: &'a [Citation],
@@ -334,7 +334,7 @@ impl<'a> Asker<'a> {
             prefill_tokens_per_second: answer.vault.tokens_read as f64
                 / answer.report.prefill_seconds,
             decode_tokens_per_second: answer.report.decode_tokens_per_second(),
-            device: gpu_name(self.engine).unwrap_or("processor"),
+            device: gpu_name(self.engine).unwrap_or("cpu"),
             sources: &answer.sources,
             citations: &answer.citations,
             vault: &answer.vault,

@@ -35,7 +35,7 @@ struct Request {
     /// As `--method`, for this and later questions.
     #[serde(default)]
     method: Option<String>,
-    /// As `--budget`, for this and later questions.
+    /// As `--budget`, for this and later questions; empty for the default.
     #[serde(default)]
     budget: Option<String>,
     /// The model does not see earlier turns.
@@ -190,7 +190,7 @@ impl Chat<'_> {
             self.set_method(method)?;
         }
         if let Some(budget) = &request.budget {
-            self.reading.budget = Some(budget.parse()?);
+            self.set_budget(budget)?;
         }
         Ok(())
     }
@@ -248,8 +248,7 @@ impl Chat<'_> {
                 anyhow::bail!("/method needs the name of a method, for example snapkv")
             }
             ("method", value) => self.set_method(value)?,
-            ("budget", "") => self.reading.budget = None,
-            ("budget", value) => self.reading.budget = Some(value.parse()?),
+            ("budget", value) => self.set_budget(value)?,
             ("alone", "") => anyhow::bail!("/alone needs a question"),
             ("alone", value) => self.ask(value, true)?,
             ("regenerate", _) => self.regenerate()?,
@@ -260,6 +259,15 @@ impl Chat<'_> {
             _ => anyhow::bail!("there is no command /{command}; /help lists the commands"),
         }
         Ok(true)
+    }
+
+    /// An empty budget is the default.
+    fn set_budget(&mut self, budget: &str) -> anyhow::Result<()> {
+        self.reading.budget = match budget {
+            "" => None,
+            given => Some(given.parse()?),
+        };
+        Ok(())
     }
 
     fn set_method(&mut self, name: &str) -> anyhow::Result<()> {

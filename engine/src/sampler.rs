@@ -15,7 +15,7 @@ use crate::EngineError;
 /// Below this temperature, the division overflows f32, and only the most likely token is left anyway.
 const MIN_TEMPERATURE: f64 = 1e-4;
 /// Below this top-p, f32 rounding in the sum of probabilities is larger than the threshold.
-const MIN_TOP_P: f64 = 1e-6;
+const MIN_SHARE: f64 = 1e-6;
 /// Range of [`Sampling::repeat_penalty`]: from off to values that all but forbid common words.
 pub const REPEAT_PENALTY: RangeInclusive<f64> = 1.0..=2.0;
 
@@ -49,6 +49,7 @@ impl Sampling {
     }
 
     fn check(&self) -> Result<(), EngineError> {
+        const SHARE: &str = "a number from 0.000001 to 1";
         let refuse = |name, value: String, range| Err(EngineError::Sampling { name, value, range });
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
             return refuse(
@@ -57,19 +58,14 @@ impl Sampling {
                 "a number from 0 (greedy)",
             );
         }
-        if let Some(top_p) = self.top_p
-            && top_p < MIN_TOP_P
-        {
-            return refuse("top-p", top_p.to_string(), "a number from 0.000001 to 1");
-        }
         if self.top_k == Some(0) {
             return refuse("top-k", "0".into(), "a whole number from 1");
         }
         for (name, value) in [("top-p", self.top_p), ("min-p", self.min_p)] {
             if let Some(value) = value
-                && !(value > 0.0 && value <= 1.0)
+                && !(MIN_SHARE..=1.0).contains(&value)
             {
-                return refuse(name, value.to_string(), "a number above 0, at most 1");
+                return refuse(name, value.to_string(), SHARE);
             }
         }
         if let Some(penalty) = self.repeat_penalty

@@ -60,7 +60,9 @@ pub(crate) enum ApiError {
     Path(Method, String),
     #[error("{1} takes no {0}: the header Allow of this answer names what it takes")]
     Method(Method, String),
-    #[error("the model {named:?} is not open here: ask for {open:?}")]
+    #[error(
+        "the model {named:?} is not open here: ask for {open:?}, or for \"kept\", which is the open model"
+    )]
     NoModel {
         /// As requested.
         named: String,

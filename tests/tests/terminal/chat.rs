@@ -47,13 +47,14 @@ const QUESTION: &str = "What is the locker code of Ann Quorvin?";
 fn follow_ups_see_earlier_turns_and_read_only_what_is_new() {
     let place = Place::new();
     let input = format!(
-        "{QUESTION}\nWho else has one?\n{}\n",
-        json!({"question": QUESTION, "alone": true, "method": "snapkv", "budget": "25%"})
+        "{QUESTION}\nWho else has one?\n{}\n{}\n",
+        json!({"question": QUESTION, "alone": true, "method": "snapkv", "budget": "35%"}),
+        json!({"question": QUESTION, "alone": true, "budget": ""})
     );
     let run = place.chat(&["--json", "--method", "full"], &input);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     let answers = lines(&run);
-    let [first, second, alone] = answers.as_slice() else {
+    let [first, second, alone, usual] = answers.as_slice() else {
         panic!("{answers:?}");
     };
     assert_eq!((&first["turns"], &second["turns"]), (&json!(0), &json!(1)));
@@ -66,6 +67,9 @@ fn follow_ups_see_earlier_turns_and_read_only_what_is_new() {
     assert!(tokens(second, "tokens_from_vault") > 300, "{second}");
     assert!(tokens(second, "tokens_read") > tokens(alone, "tokens_read"));
     assert!(second["prompt_tokens"].as_u64() > first["prompt_tokens"].as_u64());
+    // The method stays, the empty budget is the default.
+    assert_eq!(usual["method"], "snapkv");
+    assert!(usual["kv_bytes"].as_u64() < alone["kv_bytes"].as_u64());
     // A question that stands alone has the answer of kept ask.
     assert_eq!(alone["answer"], first["answer"]);
 }
