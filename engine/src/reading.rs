@@ -110,7 +110,7 @@ impl Engine {
         let prompt = Prompt::of_any_length(self.model(), &text, stop)?;
         let (shape, end) = (prompt.shape(), prompt.document.end);
         if self.uses_streaming(&request.plan_request(&shape, Streaming::Auto)) {
-            return self.read_streamed(request, &prompt, progress, request.pause.unwrap_or(stop));
+            return self.read_streamed(request, &prompt, progress, stop);
         }
         let of_question = request.plan_request(&shape, Streaming::Off);
         let planned = self.plan(&of_question)?;
@@ -221,6 +221,7 @@ impl Engine {
             ledger: &ledger,
             checkpoint: checkpoint.as_ref(),
             tokens: ids.len(),
+            pause: request.pause,
         };
         let mut read = DocumentReadResult {
             tokens: ids.len(),

@@ -31,6 +31,8 @@ pub(crate) struct StreamedText<'a> {
     pub(crate) checkpoint: Option<&'a StreamCheckpoint<'a>>,
     /// Tokens of the prompt, for the progress.
     pub(crate) tokens: usize,
+    /// If requested, reading ends after the group of chunks that is being read, with its state saved.
+    pub(crate) pause: Option<&'a Stop>,
 }
 
 /// While a document is read, its state is saved after this time, so that a stop loses no more; or later, so that saving
@@ -66,7 +68,7 @@ impl StreamProgress<'_> {
         &mut self,
         stream: &mut Stream<'_>,
         ids: &[u32],
-        mut read: impl FnMut(&mut Stream<'_>),
+        mut read: impl FnMut(&mut Stream<'_>) -> Result<(), EngineError>,
         watch: &mut dyn FnMut(Event<'_>),
         stop: &Stop,
     ) -> Result<(), EngineError> {
@@ -78,7 +80,7 @@ impl StreamProgress<'_> {
             let started = Instant::now();
             stream.feed(ids, &mut passed, stop)?;
             group = next_group(ids.len(), started.elapsed(), chunk, most);
-            read(stream);
+            read(stream)?;
             left = after;
         }
         Ok(())
@@ -194,9 +196,10 @@ impl Engine {
             ledger: &ledger,
             checkpoint: checkpoint.as_ref(),
             tokens: n,
+            pause: None,
         };
         let (mut stream, mut progress, vault) = self.stream_text(&text, &mut notes, watch, stop)?;
-        progress.feed(&mut stream, question, |_| (), watch, stop)?;
+        progress.feed(&mut stream, question, |_| Ok(()), watch, stop)?;
         let streamed = stream.into_streamed();
         drop(span);
         for (layer, kept) in streamed.cache.compressed_layers().enumerate() {
@@ -273,8 +276,9 @@ impl Engine {
         let mut save = |stream: &mut Stream<'_>| {
             let now = stream.seen();
             let many = now - saved >= CHECKPOINT_TOKENS.max(saved / PART);
+            let paused = text.pause.is_some_and(Stop::is_requested) && now < ids.len();
             if now < ids.len()
-                && (many || since.elapsed() >= pause)
+                && (many || paused || since.elapsed() >= pause)
                 && let Some(checkpoint) = checkpoint
             {
                 saved = if many { now } else { saved };
@@ -283,6 +287,10 @@ impl Engine {
                     tracing::warn!(%error, "the state of an unfinished reading could not be saved");
                 }
                 pause = CHECKPOINT_PAUSE.max(since.elapsed() * SAVING);
+            }
+            match paused {
+                true => Err(EngineError::Stopped),
+                false => Ok(()),
             }
         };
         progress.feed(&mut stream, &ids[seen..], &mut save, watch, stop)?;

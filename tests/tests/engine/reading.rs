@@ -251,10 +251,18 @@ fn a_stopped_question_goes_on_after_its_last_section() {
     }
 }
 
-/// A pause ends a reading after the section that is being read.
+/// A pause ends a reading after the section that is being read; in streaming mode after a few chunks.
 #[test]
-fn a_pause_keeps_the_section_that_is_being_read() {
-    let (engine, document, auto) = (engine(), document(), auto());
+fn a_pause_keeps_what_is_being_read() {
+    let (engine, auto) = (engine(), auto());
+    let long = SAMPLE.repeat(4).into_bytes();
+    let long = Document::from_bytes("long.txt", long).expect("a document");
+    for (document, expected) in [(document(), 1024), (long, 512)] {
+        paused_after(&engine, &document, &auto, expected);
+    }
+}
+
+fn paused_after(engine: &Engine, document: &Document, auto: &MethodSpec, expected: usize) {
     let place = tempfile::tempdir().expect("a folder");
     let folder = VaultFolder::new(place.path(), 1 << 30);
     let vaults = Vaults {
@@ -264,12 +272,14 @@ fn a_pause_keeps_the_section_that_is_being_read() {
     let (stop, pause) = (Stop::new(), Stop::new());
     let request = DocumentReadRequest {
         pause: Some(&pause),
-        ..of(&document, vaults, &auto)
+        ..of(document, vaults, auto)
     };
     let mut watch = |_: &Progress| pause.request();
     let paused = engine.read_document(&request, &mut watch, &stop);
     assert!(is_stopped(&paused), "{paused:?}");
-    assert_eq!(folder.list().expect("a list")[0].tokens, 1024);
+    assert_eq!(folder.list().expect("a list")[0].tokens, expected);
+    let read = engine.read_document(&of(document, vaults, auto), &mut |_| (), &stop);
+    assert_eq!(read.expect("the rest").from_vault, expected);
 }
 
 #[test]

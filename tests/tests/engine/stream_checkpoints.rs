@@ -231,11 +231,11 @@ fn a_stopped_question_keeps_an_existing_checkpoint() {
     assert!(again.vault.used);
 }
 
-/// A stop, or the end of the program, loses at most some thousand tokens.
+/// A stop, or the end of the program, loses what was read since the state was saved last.
 #[test]
 fn an_interrupted_reading_goes_on_with_the_same_answer() {
     let engine = engine();
-    let text = sample().text.repeat(4);
+    let text = sample().text.repeat(8);
     let document = Document::from_bytes("long.txt", text.into_bytes()).expect("a document");
     let (place, method) = (Place::default(), spec("streaming_llm", "", 128));
     let fresh = answered(&engine, &document, None, method, FIRST);
@@ -261,9 +261,8 @@ fn an_interrupted_reading_goes_on_with_the_same_answer() {
             }),
         };
         let mut on_event = |event: Event<'_>| {
-            if let Event::Progress(now, _) = event
-                && now.tokens_done > 4500
-            {
+            let saved = || !place.vaults.list().expect("a list").is_empty();
+            if matches!(event, Event::Progress(..)) && saved() {
                 stop.request();
             }
         };
@@ -274,7 +273,7 @@ fn an_interrupted_reading_goes_on_with_the_same_answer() {
         panic!("one state");
     };
     let seen = unfinished.tokens;
-    assert!((4096..=6200).contains(&seen), "{seen}");
+    assert!((4096..=8192).contains(&seen), "{seen}");
     let again = answered(&engine, &document, Some(&place), method, FIRST);
     assert_eq!(again.vault.tokens_from_vault, seen);
     assert_eq!((again.text, again.map), (fresh.text, fresh.map));
