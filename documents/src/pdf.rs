@@ -273,7 +273,7 @@ fn load(bytes: &[u8], password: Option<&str>) -> Result<(Pdf, bool), Why> {
 /// The library's error message, which contains byte offsets and keys, shortened for use in a sentence.
 fn reason(error: &PdfError) -> String {
     match error {
-        PdfError::Xref(_) | PdfError::Parse(_) => "it is damaged, or not all there".to_owned(),
+        PdfError::Xref(_) | PdfError::Parse(_) => "its structure cannot be read".to_owned(),
         other => {
             let words = other.to_string();
             words

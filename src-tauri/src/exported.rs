@@ -30,10 +30,14 @@ struct Exported {
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// Not the JSON of an exported conversation.
-    #[error(
-        "{name} is no exported conversation ({error}): choose a .json file that Kept exported."
-    )]
-    Format {
+    #[error("{name} is no exported conversation: choose a .json file that Kept exported.")]
+    Foreign {
+        /// The file's name.
+        name: String,
+    },
+    /// An exported conversation with something missing or wrong.
+    #[error("{name} is damaged ({error}): export the conversation again.")]
+    Damaged {
         /// The file's name.
         name: String,
         /// The error, with line and column.
@@ -108,18 +112,19 @@ pub fn import(name: &str, bytes: &[u8]) -> Result<Imported, ImportError> {
         kept_conversation: u32,
     }
     let name = || name.to_owned();
-    let format = |error| ImportError::Format {
-        name: name(),
-        error,
+    let Ok(Version { kept_conversation }) = serde_json::from_slice(bytes) else {
+        return Err(ImportError::Foreign { name: name() });
     };
-    let Version { kept_conversation } = serde_json::from_slice(bytes).map_err(format)?;
     if kept_conversation > VERSION {
         return Err(ImportError::Newer {
             name: name(),
             version: kept_conversation,
         });
     }
-    let read: Exported = serde_json::from_slice(bytes).map_err(format)?;
+    let read: Exported = serde_json::from_slice(bytes).map_err(|error| ImportError::Damaged {
+        name: name(),
+        error,
+    })?;
     if read.turns.is_empty() {
         return Err(ImportError::Empty { name: name() });
     }

@@ -357,7 +357,7 @@ fn an_exported_conversation_is_imported_as_another_one() {
     answered.turns.remove(0);
     let text = crate::exported::export(&path("a"), "Rent", &answered).unwrap();
     assert!(text.contains("*Not answered.*"), "{text}");
-    // What is no export is refused with the place of the error.
+    // What is no export is refused, a damaged one with the place of the error.
     let refused = |text: &str| match crate::exported::import("a.json", text.as_bytes()) {
         Err(error) => error.to_string(),
         Ok(_) => panic!("{text} was read"),
