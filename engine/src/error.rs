@@ -294,6 +294,14 @@ impl EngineError {
         matches!(self, Self::Stopped | Self::StoppedReading { .. })
     }
 
+    /// A stop after `stored` of a document's `tokens` tokens are in the vault; other errors as they are.
+    pub(crate) fn after_storing(self, stored: usize, tokens: usize) -> Self {
+        match self {
+            Self::Stopped if stored > 0 => Self::StoppedReading { stored, tokens },
+            error => error,
+        }
+    }
+
     /// Whether a shorter prompt may be accepted.
     pub(crate) fn concerns_length(&self) -> bool {
         matches!(

@@ -134,11 +134,7 @@ impl<'a> SectionReading<'a> {
 
     /// A stop, with what is stored.
     fn stopped(&self, error: EngineError) -> EngineError {
-        let (stored, tokens) = (self.read.stored, self.read.tokens);
-        match error {
-            EngineError::Stopped if stored > 0 => EngineError::StoppedReading { stored, tokens },
-            error => error,
-        }
+        error.after_storing(self.read.stored, self.read.tokens)
     }
 
     /// Reads the first `tokens` tokens of the prompt, which are `covers` of everything, and drops what was kept. Returns

@@ -1,5 +1,6 @@
 //! A question about a document that is longer than the model's context length.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use kept_kernels::Stop;
@@ -273,6 +274,7 @@ impl Engine {
             kept_full: self.kv_bytes_full(n),
         };
         let (mut saved, mut since, mut pause) = (seen, Instant::now(), CHECKPOINT_PAUSE);
+        let stored = Cell::new(seen);
         let mut save = |stream: &mut Stream<'_>| {
             let now = stream.seen();
             let many = now - saved >= CHECKPOINT_TOKENS.max(saved / PART);
@@ -283,8 +285,11 @@ impl Engine {
             {
                 saved = if many { now } else { saved };
                 since = Instant::now();
-                if let Err(error) = checkpoint.save(stream, text.name, text.method.name(), stop) {
-                    tracing::warn!(%error, "the state of an unfinished reading could not be saved");
+                match checkpoint.save(stream, text.name, text.method.name(), stop) {
+                    Ok(_) => stored.set(now),
+                    Err(error) => {
+                        tracing::warn!(%error, "the state of an unfinished reading could not be saved");
+                    }
                 }
                 pause = CHECKPOINT_PAUSE.max(since.elapsed() * SAVING);
             }
@@ -293,7 +298,8 @@ impl Engine {
                 false => Ok(()),
             }
         };
-        progress.feed(&mut stream, &ids[seen..], &mut save, watch, stop)?;
+        let fed = progress.feed(&mut stream, &ids[seen..], &mut save, watch, stop);
+        fed.map_err(|error| error.after_storing(stored.get(), ids.len()))?;
         if let Some(checkpoint) = checkpoint.filter(|_| seen < ids.len()) {
             match checkpoint.save(&mut stream, text.name, text.method.name(), stop) {
                 Ok(bytes) => (vault.bytes, vault.written) = (bytes, true),

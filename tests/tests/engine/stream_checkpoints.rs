@@ -268,11 +268,14 @@ fn an_interrupted_reading_goes_on_with_the_same_answer() {
         };
         engine.ask(&ask, &mut on_event, &stop)
     };
-    assert!(matches!(stopped, Err(EngineError::Stopped)));
+    let Err(EngineError::StoppedReading { stored, .. }) = stopped else {
+        panic!("stopped after the state was saved: {:?}", stopped.err());
+    };
     let [unfinished] = &place.vaults.list().expect("a list")[..] else {
         panic!("one state");
     };
     let seen = unfinished.tokens;
+    assert_eq!(stored, seen);
     assert!((4096..=8192).contains(&seen), "{seen}");
     let again = answered(&engine, &document, Some(&place), method, FIRST);
     assert_eq!(again.vault.tokens_from_vault, seen);
