@@ -443,6 +443,17 @@ describe('the view', () => {
     })
     show()
     expect(find('compare-now')?.textContent).toBe('Starting with the full cache')
+    const progress = {
+      phase: 'reading' as const,
+      tokensDone: 30,
+      tokensTotal: 100,
+      tokensPerSecond: 5,
+      secondsLeft: 14,
+      tokensFromVault: 0,
+    }
+    kept.app.apply({ event: 'comparisonProgress', comparison: 7, run: null, sharing: 1, progress })
+    flushSync()
+    expect(find('compare-now')?.textContent).toBe('Reading with the full cache: 30 % done, 15 s left')
     kept.app.apply({ event: 'comparisonReference', comparison: 7, result: whole.reference! })
     kept.app.apply({ event: 'comparisonRun', comparison: 7, run: 0, result: whole.runs[0]!.result! })
     // Events of another comparison are ignored.
@@ -452,14 +463,7 @@ describe('the view', () => {
       comparison: 7,
       run: 1,
       sharing: 2,
-      progress: {
-        phase: 'reading',
-        tokensDone: 30,
-        tokensTotal: 100,
-        tokensPerSecond: 5,
-        secondsLeft: 9,
-        tokensFromVault: 0,
-      },
+      progress,
     })
     flushSync()
     expect(all('compare-row').map((row) => row.dataset['state'])).toEqual(['done', 'running', 'running'])

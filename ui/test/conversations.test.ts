@@ -13,7 +13,7 @@ import Opening from '../src/parts/Opening.svelte'
 import Peek from '../src/parts/Peek.svelte'
 import Sidebar from '../src/parts/Sidebar.svelte'
 import Frame from './Frame.svelte'
-import { documentFacts, entry, snapshot, turn } from './given'
+import { answerFacts, documentFacts, entry, snapshot, turn } from './given'
 import { keptOf } from './kept'
 
 const seconds = (days: number) => Math.floor(Date.now() / 1000) - days * 86_400
@@ -303,6 +303,31 @@ describe('the list', () => {
     expect([kept.app.peeked, named('open_conversation')]).toEqual([null, [{ id: 2 }]])
   })
 
+  it('says of each question to read how it ended', () => {
+    const turns = [
+      turn({ id: 1, question: 'First?', answer: 'Half', state: 'stopped' }),
+      turn({ id: 2, question: 'Second?', state: 'failed', error: 'The engine was ended.' }),
+      turn({ id: 3, question: 'Third?', answer: 'Cut', facts: answerFacts({ finish: 'length', notes: ['A note.'] }) }),
+      turn({ id: 4, question: 'Fourth?', state: 'waiting' }),
+    ]
+    const props = { entry: ENTRIES[2]!, turns }
+    shown.push(mount(Frame, { target: document.body, props: { given: kept, part: Peek as Component<never>, props } }))
+    flushSync()
+    expect([...one('peek')!.querySelectorAll('h2, .answer, .under')].map(words)).toEqual([
+      'First?',
+      'Half',
+      'Stopped.',
+      'Second?',
+      'The engine was ended.',
+      'Third?',
+      'Cut',
+      'The answer reached the maximum length set in Settings.',
+      'A note.',
+      'Fourth?',
+      'There is no answer yet.',
+    ])
+  })
+
   it('deletes at once, and offers to undo it for a while', async () => {
     vi.useFakeTimers()
     show(Sidebar)
@@ -317,6 +342,8 @@ describe('the list', () => {
     one('undo-delete')!.click()
     flushSync()
     expect([named('restore_conversation'), one('deleted')]).toEqual([[{ id: 1 }], null])
+    // The next question is typed in the composer.
+    expect([composed, document.activeElement === one('conversation-search')]).toEqual([1, false])
 
     await vi.advanceTimersByTimeAsync(59_000)
     press(button(2), { key: 'Delete' })

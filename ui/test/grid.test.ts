@@ -6,10 +6,11 @@ import { AppState } from '../src/lib/app.svelte'
 import { cividis } from '../src/lib/colours'
 import type { Kept } from '../src/lib/context'
 import { columnOf, drawRows, mostOf, moved, pictureOf, rowsOf, tokensOf, zoomed } from '../src/lib/grid'
-import { holdersOf } from '../src/lib/holders'
+import { headsHolding, holdersOf } from '../src/lib/holders'
 import { layersOf } from '../src/lib/layers'
 import { toSvg } from '../src/lib/sheet'
 import Grid from '../src/parts/Grid.svelte'
+import Tip from '../src/parts/Tip.svelte'
 import WordCard from '../src/parts/WordCard.svelte'
 import Frame from './Frame.svelte'
 import { answerFacts, documentFacts, snapshot, turn } from './given'
@@ -83,6 +84,7 @@ it('says which layers and heads hold a word', () => {
   const holders = holdersOf(slots, layersOf([null, 512, null, null], 3))
   expect([holders.all, holders.some, holders.none, holders.columns]).toEqual([[1], [3], [4], 3])
   expect(holders.words).toBe('Held by layer 1: all heads; layer 3: head 2')
+  expect(headsHolding(holders)).toBe('All heads of layer 1. Some heads of layer 3.')
   expect([holders.cells, holders.held].map((path) => path.split('M').length - 1)).toEqual([6, 3])
 })
 
@@ -138,8 +140,8 @@ describe('the views', () => {
     await new Promise((resolve) => setTimeout(resolve, 90))
     flushSync()
   }
-  async function show(component: unknown) {
-    const props = { text: TEXT, close: () => {} }
+  async function show(component: unknown, more: Record<string, unknown> = {}) {
+    const props = { text: TEXT, close: () => {}, ...more }
     part = mount(Frame, { target: document.body, props: { given: kept, part: component as Component<never>, props } })
     await settle()
   }
@@ -229,6 +231,32 @@ describe('the views', () => {
     kept.reader.pointed = { start: 12, end: 16, by: 'page' }
     flushSync()
     expect(find('grid-cursor')?.style.left).toBe('350px')
+  })
+
+  it('has room for the last name, and its buttons beside the one that closes it', async () => {
+    await show(Grid)
+    const height = (of: string) => parseFloat(document.querySelector<HTMLElement>(of)!.style.height)
+    const tall = height('[data-testid=grid-cells]') / 2
+    expect(tall).toBeLessThan(14)
+    expect(height('.names')).toBe(tall + 14)
+    // The legend ends what is as high as its rows.
+    expect(find('grid-said')!.closest('footer')!.previousElementSibling).toBe(find('grid-cells')!.parentElement)
+  })
+
+  it('tells of a word in the tooltip what its card says', async () => {
+    const slots = await kept.map.token(3)
+    const hover = {
+      token: 3,
+      parts: 1,
+      turn: 1,
+      layer: null,
+      other: null,
+      text: '4711',
+      boxes: [],
+      anchor: { x: 0, top: 0, bottom: 0 },
+    }
+    await show(Tip, { hover, slots, windows: [] })
+    expect(words('tip-heads')).toBe('All heads of layer 1. Some heads of layer 2.')
   })
 
   it('tells of a word which heads hold it', async () => {

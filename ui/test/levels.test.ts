@@ -187,6 +187,12 @@ describe('the slider', () => {
     expect([said(), kept.map.wanted]).toEqual(['Less memory cannot be shown.', null])
   })
 
+  it('is not available for a stopped answer', () => {
+    kept.app.apply({ event: 'turn', turn: { ...kept.app.turns[0]!, state: 'stopped', facts: null } })
+    flushSync()
+    expect([said(), slider().getAttribute('aria-disabled')]).toEqual(['Not available for a stopped answer', 'true'])
+  })
+
   it('takes SnapKV for an answer that remembers everything', async () => {
     kept.app.turns[0]!.method = 'full'
     flushSync()

@@ -6,7 +6,7 @@ import App from '../src/App.svelte'
 import type { Kept } from '../src/lib/context'
 import type { Facts, Settings as Saved } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
-import { amount } from '../src/lib/limit'
+import { amount, saysTheSame } from '../src/lib/limit'
 import { figures } from '../src/lib/memory'
 import { described } from '../src/lib/parameters'
 import Setup from '../src/parts/compare/Setup.svelte'
@@ -102,6 +102,9 @@ describe('the memory limit', () => {
     await type('lots')
     expect([kept.app.settings.memory, field.value]).toEqual(['6GiB', '6 GiB'])
     expect(kept.app.notices.map((n) => [n.where, n.message])).toEqual([['settings', NO_AMOUNT]])
+    // Directly below its field.
+    expect(document.querySelectorAll('[data-testid=notice]')).toHaveLength(1)
+    expect(field.nextElementSibling?.textContent).toContain(NO_AMOUNT)
     await type('automatic')
     expect([saved.at(-1)?.memory, field.value, kept.app.notices.length]).toEqual([null, '', 0])
     expect(['', ' Auto ', '6 GiB', 'rows'].map(amount)).toEqual([null, null, '6 GiB', 'rows'])
@@ -117,6 +120,24 @@ describe('the memory limit', () => {
     kept.app.estimateError = { message: 'A budget of 1 KiB is less than one row.', code: null }
     flushSync()
     expect(find('change-limit')).toBeNull()
+  })
+
+  it('is refused once: by the question that was refused, with the way to the settings', async () => {
+    const kept = given('1 GiB')
+    kept.app.estimateError = { message: TOO_SMALL, code: { kind: 'memoryLimit' } }
+    const error = TOO_SMALL.replace('512.0 MiB', '513.5 MiB')
+    kept.app.apply({ event: 'turn', turn: turn({ state: 'failed', error }) })
+    show(Conversation, kept)
+    const below = shown!
+    show(Header, kept)
+    expect([find('budget-error'), words('turn-error')]).toEqual([null, error])
+    find('change-limit')!.click()
+    expect(opened).toEqual(['settings'])
+    kept.app.estimateError = { message: 'A budget of 1 KiB is less than one row.', code: null }
+    flushSync()
+    expect([words('budget-error'), find('change-limit')]).toEqual(['A budget of 1 KiB is less than one row.', null])
+    expect(saysTheSame(TOO_SMALL, null)).toBe(false)
+    await unmount(below)
   })
 
   it('stands in an answer’s facts, and in what asking again would take', () => {

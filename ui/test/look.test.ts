@@ -13,6 +13,8 @@ describe('a passage', () => {
     expect(excerpt(text, 'A slater mended it.', 40)).toBe('The roof was mended by a slater from the …')
     expect(excerpt(text, 'Nobody knows.', 40)).toBe(shorten(text, 40))
     expect(excerpt('Short.', 'x', 40)).toBe('Short.')
+    const whole = 'The captain is Hugo Dremmen, by the last page of her log, though names above it were scratched out.'
+    expect(excerpt(whole, whole, 50)).toBe('The captain is Hugo Dremmen, by the last page of …')
   })
 })
 

@@ -8,7 +8,7 @@ import Budget from '../src/parts/Budget.svelte'
 import Footer from '../src/parts/Footer.svelte'
 import Table from '../src/parts/Table.svelte'
 import Frame from './Frame.svelte'
-import { documentFacts, snapshot, turn } from './given'
+import { answerFacts, documentFacts, painted, snapshot, turn } from './given'
 import { keptOf } from './kept'
 
 const TEXT = 'The quay wall was built in 1884.\nThe lessor pays for it, and for nothing else.'
@@ -46,7 +46,7 @@ async function settle() {
 
 describe('the footer', () => {
   /** A map of three layers, of which `read` have been read. */
-  const painted = (read: number) => {
+  const mapOf = (read: number) => {
     const all = { slots: read * 2, ends: new Uint32Array([9]), counts: new Uint16Array(1) }
     return { turn: 1, layer: null, layers: 3, kvHeads: 2, mean: 0.5, ...all, all }
   }
@@ -54,11 +54,11 @@ describe('the footer', () => {
 
   it('says whose map it is once another method or budget is chosen', () => {
     kept.app.apply({ event: 'turn', turn: turn({ hasMap: true }) })
-    kept.map.painted = painted(3)
+    kept.map.painted = mapOf(3)
     show(Footer)
-    expect(words('compressed-for')).toBe('Map for the question: Who pays?')
+    expect(words('compressed-for')).toBe('Map for: Who pays?')
     kept.app.settings = { ...kept.app.settings, method: 'full' }
-    expect(words('compressed-for')).toBe('Map of SnapKV, for the question: Who pays?')
+    expect(words('compressed-for')).toBe('Map of SnapKV for: Who pays?')
     kept.app.settings = { ...kept.app.settings, method: 'snapkv' }
     kept.app.budgetPreview = '10%'
     expect(words('compressed-for')).toContain('Map of SnapKV')
@@ -68,7 +68,7 @@ describe('the footer', () => {
     expect(words('compressed-for')).toContain('Map of SnapKV')
     kept.map.levels = [{ percent: 10, mean: 0.1, slots: 255, ends: new Uint32Array([9]), counts: new Uint16Array(1) }]
     flushSync()
-    expect(words('compressed-for')).toBe('Map for the question: Who pays?')
+    expect(words('compressed-for')).toBe('Map for: Who pays?')
     kept.map.wanted = null
     flushSync()
   })
@@ -76,27 +76,27 @@ describe('the footer', () => {
   it('counts layers as the model does, and names those outside the map', () => {
     kept.app.apply({ event: 'turn', turn: turn({ hasMap: true, state: 'reading', windows }) })
     kept.app.apply({ event: 'map', turn: 1, layersDone: 2, layers: 3 })
-    kept.map.painted = painted(2)
+    kept.map.painted = mapOf(2)
     show(Footer)
-    expect(words('compressed-for')).toBe('Reading, layer 4 of 6. Map for the question: Who pays?')
+    expect(words('compressed-for')).toBe('Reading, layer 4 of 6. Map for: Who pays?')
     expect(words('kept-share')).toBe('The layers read so far remember 50 % of this document')
-    kept.map.painted = painted(3)
+    kept.map.painted = mapOf(3)
     expect(words('kept-share')).toBe('3 of 6 layers remember 50 % of this document')
     expect(all('kept-share')[0]!.title).toContain('3 layers that always hold their last 512 tokens')
   })
 
   it('does not call the map of an interrupted reading the document', () => {
     kept.app.apply({ event: 'turn', turn: turn({ hasMap: true, state: 'failed', windows }) })
-    kept.map.painted = painted(1)
+    kept.map.painted = mapOf(1)
     show(Footer)
-    expect(words('compressed-for')).toBe('Reading ended at layer 2 of 6. Map for the question: Who pays?')
+    expect(words('compressed-for')).toBe('Reading ended at layer 2 of 6. Map for: Who pays?')
     expect(words('kept-share')).toContain('The layers read so far')
   })
 
   it('says why nothing is highlighted where everything is remembered', () => {
     kept.app.apply({ event: 'turn', turn: turn({ hasMap: true, method: 'full' }) })
     kept.app.settings = { ...kept.app.settings, method: 'full' }
-    kept.map.painted = { ...painted(3), mean: 1 }
+    kept.map.painted = { ...mapOf(3), mean: 1 }
     show(Footer)
     expect(words('kept-share')).toBe('The model remembers 100 % of this document')
     expect(words('compressed-for')).toBe('Nothing is forgotten: no highlights.')
@@ -144,6 +144,29 @@ describe('the table', () => {
     all('table-row')[2]!.querySelector('button')!.click()
     expect([closed, kept.reader.target?.offset]).toEqual([2, 33])
     kept.map.show(null)
+  })
+
+  it('says of which memory each list is', async () => {
+    answers['map_table'] = answers['map_layers'] = () => []
+    kept.app.apply({ event: 'turn', turn: turn({ hasMap: true, facts: answerFacts() }) })
+    kept.map.painted = painted([9], [1])
+    show(Table, { close: () => {} })
+    const of = (tab: string) => {
+      all(`table-${tab}`)[0]!.click()
+      flushSync()
+      return words('table-of')
+    }
+    expect(['best', 'layers'].map(of)).toEqual([undefined, undefined])
+    kept.map.levels = [{ percent: 8, mean: 0.1, slots: 255, ends: new Uint32Array([9]), counts: new Uint16Array(1) }]
+    kept.map.wanted = 8
+    expect(['best', 'forgotten', 'parts', 'layers'].map(of)).toEqual([
+      'The list shows a memory of 8 %. Back to 25 %',
+      'The list shows a memory of 8 %. Back to 25 %',
+      'The list shows this answer, with 25 %; what other budgets keep is not known by part. Back to 25 %',
+      'The list shows this answer, with 25 %; what other budgets keep is not known by layer. Back to 25 %',
+    ])
+    all('table-own')[0]!.click()
+    expect([of('best'), kept.map.level]).toEqual([undefined, null])
   })
 })
 

@@ -10,10 +10,12 @@ import {
   figures,
   kind,
   lineWords,
-  longEnough,
+  modelName,
   notChosen,
   parameters,
+  referenceParts,
   readingSpeed,
+  recommended,
   shortName,
   stretchWords,
   verdict,
@@ -103,8 +105,16 @@ describe('layers', () => {
 
 describe('words about models', () => {
   it('say what one is and where', () => {
-    expect(shortName(model())).toBe('tiny-Q8_0.gguf')
+    expect(shortName(model())).toBe('tiny-Q8_0')
     expect(shortName(model({ name: 'llama3.2:1b' }))).toBe('llama3.2:1b')
+    expect(['mini', 'a.b-q4_k_m.gguf', 'a.GGUF (usb)', 'a.gguf.bak'].map(modelName)).toEqual([
+      'mini',
+      'a.b-q4_k_m',
+      'a (usb)',
+      'a.gguf.bak',
+    ])
+    expect(referenceParts('maker/tiny-GGUF:tiny.gguf')).toEqual({ file: 'tiny', repository: 'maker/tiny-GGUF' })
+    expect(referenceParts('tiny.gguf')).toEqual({ file: 'tiny', repository: '' })
     expect(kind(model())).toBe('llama · Q8_0 · 8 billion parameters · reads 8,192 tokens')
     expect([parameters(362e6), parameters(1.7e9), parameters(12.2e9)]).toEqual([
       '362 million parameters',
@@ -132,9 +142,20 @@ describe('words about models', () => {
       model({ id: 'base', context: 131_072, chats: false }),
       model({ id: 'long', context: 131_072, choice: 'm1' }),
     ]
-    expect(longEnough(library({ found }), 40_000)?.id).toBe('long')
-    expect(longEnough(library({ found }), 125_000)).toBeNull()
-    expect(longEnough(null, 40_000)).toBeNull()
+    expect(recommended(library({ found }), 40_000)?.id).toBe('long')
+    expect(recommended(library({ found }), 125_000)).toBeNull()
+    expect(recommended(null, 40_000)).toBeNull()
+  })
+  it('recommend the largest that answers and fits, also one that was chosen before, and never one that does not answer', () => {
+    const found = [
+      mini,
+      model({ id: 'base', bytes: 7e9, chats: false }),
+      model({ id: 'small', bytes: 1e8 }),
+      model({ id: 'large', bytes: 1e9, choice: 'm1', context: null }),
+      model({ id: 'huge', bytes: 90e9 }),
+    ]
+    expect(recommended(library({ found }))?.id).toBe('large')
+    expect(recommended(library({ found: found.slice(0, 2) }))).toBeNull()
   })
 
   it('say how far a download is', () => {
@@ -217,6 +238,7 @@ describe('the page of models', () => {
     show()
     expect(named('look_for_models')).toHaveLength(1)
     expect(all('found').map((row) => row.dataset['inUse'])).toEqual(['true', 'false'])
+    expect(all('found')[1]!.textContent).toMatch(/^\s*tiny-Q8_0 [^]*hub cache · maker\/tiny-GGUF/)
     await click('use-model', 1)
     expect(named('use_model')).toEqual([{ id: 'f1', stretch: null }])
   })
@@ -266,7 +288,7 @@ describe('the page of models', () => {
   it('tells a screen reader once when a download has ended', () => {
     const app = show({}, [download()])
     app.apply({ event: 'downloads', downloads: [download({ state: 'finished', model: 'f1' })] })
-    expect(app.announcement).toBe('tiny-Q8_0.gguf is downloaded')
+    expect(app.announcement).toBe('tiny-Q8_0 is downloaded')
     app.announcement = ''
     app.apply({ event: 'downloads', downloads: [download({ state: 'finished', model: 'f1' })] })
     expect(app.announcement).toBe('')

@@ -2,7 +2,7 @@ import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import type { Kept } from '../src/lib/context'
-import type { AppEvent, Progress } from '../src/lib/contract'
+import type { AppEvent, Facts, Library, Progress } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
 import Composer from '../src/parts/Composer.svelte'
 import Conversation from '../src/parts/Conversation.svelte'
@@ -295,6 +295,44 @@ describe('the composer', () => {
     expect(said()).toBeUndefined()
   })
 
+  it('recommends one model, the best that answers, also one that was chosen before', () => {
+    const kept = given()
+    const model = {
+      id: 'f1', name: 'big.gguf', title: null, architecture: null, quantisation: null, bytes: 9e8, parts: 1, parameters: null, context: 32_768,
+      place: 'Kept', lies: '', reason: null, chats: true, choice: 'm1', inBox: false, removable: true,
+    } // prettier-ignore
+    const others = [
+      { ...model, id: 'f2', name: 'base.gguf', chats: false, choice: null },
+      { ...model, id: 'f3', name: 'small.gguf', bytes: 1e8, context: 131_072, choice: null },
+    ]
+    kept.app.library = {
+      found: [...others, model], unfinished: [], troubles: [], folders: [], catalogue: [], freeMemory: 8e9, freeDisk: 9e9, offline: false,
+    } // prettier-ignore
+    kept.app.document = { ...kept.app.document!, sample: false, beyondBox: true }
+    show(Composer, kept)
+    expect(find('trying-found')?.textContent).toBe('Use big')
+    // The message about a long document names the one that reads it at once.
+    kept.app.document = { ...kept.app.document, tokens: 100_000, streaming: 'Too long.' }
+    flushSync()
+    expect(find('streaming-longer')?.textContent).toBe('Use small, which reads 131,072 tokens')
+    expect([find('trying') !== null, find('trying-found'), find('trying-models')]).toEqual([true, null, null])
+  })
+
+  it('says that a question waits for the comparison', () => {
+    const kept = given()
+    const how = () => {
+      flushSync()
+      return find('how-read')?.textContent?.trim()
+    }
+    kept.app.estimate = {
+      promptTokens: 100, rows: 100, memory: memory(), notes: [], chosen: null, tokensFromVault: 100, tokensToRepeat: 0, cache: 'f16',
+    } // prettier-ignore
+    show(Composer, kept)
+    expect(how()).toBe('Already read: answers start right away.')
+    kept.app.comparison = { state: 'running' } as Kept['app']['comparison']
+    expect(how()).toBe('A question waits until the comparison is done.')
+  })
+
   it('says what the engine does, and offers to start it again', () => {
     const kept = given()
     show(Composer, kept)
@@ -374,7 +412,11 @@ describe('a turn', () => {
     kept.app.apply({ event: 'turn', turn: done })
     kept.app.settings = { ...kept.app.settings, method: 'full' }
     show(Turn, kept, { versions: kept.app.turns })
-    expect(find('source')?.textContent).toMatch(/page 4 ·\s*the lessor shall bear the cost\s+·\s94\s%\sremembered/)
+    // Only the figure does not break: the lines are as wide as the card.
+    const said = find('source')
+      ?.textContent.replace(/[ \n]+/g, ' ')
+      .trim()
+    expect(said).toBe('page 4 ·\u00a0the lessor shall bear the cost\u00a0· 94\u00a0% remembered')
     find('source')!.click()
     await settle()
     expect(kept.reader.passage).toEqual({ start: 40, end: 80 })
@@ -415,10 +457,46 @@ describe('a turn', () => {
     expect([kept.app.selected, kept.reader.target?.offset]).toEqual([1, 900])
   })
 
+  it('lists passages that read the same once, and says when the first word came at once', () => {
+    const kept = given()
+    const source = (text: string, page: number | null) => ({
+      start: text.length,
+      end: 80,
+      page,
+      document: null,
+      text,
+      weight: 0.5,
+      kept: 0.9,
+    })
+    const sources = [
+      source('the lessor', null),
+      source('the  lessor', null),
+      source('the lessor', 2),
+      source('he', null),
+    ]
+    const citations = [
+      { end: 4, source: 1 },
+      { end: 8, source: 3 },
+    ]
+    const facts = answerFacts({ citations, firstTokenSeconds: 0.04 })
+    kept.app.apply({ event: 'turn', turn: turn({ answer: 'Yes. No.', sources, facts }) })
+    show(Turn, kept, { versions: kept.app.turns })
+    const all = (id: string) => [...document.querySelectorAll<HTMLElement>(`[data-testid=${id}]`)]
+    const words = all('source').map(({ textContent }) => textContent.replace(/\s+/g, ' ').trim())
+    expect(words).toEqual([
+      '1the lessor · 90 % remembered',
+      '2page 2 · the lessor · 90 % remembered',
+      '3he · 90 % remembered',
+    ])
+    expect(all('citation').map(({ textContent }) => textContent)).toEqual(['1', '3'])
+    all('citation')[1]!.click()
+    expect(find('facts')?.textContent).toMatch(/^First word at once · /)
+  })
+
   it('says how many passages are ordered, and folds them', () => {
     const kept = given()
     const source = { start: 40, end: 80, page: null, document: null, text: 'the lessor', weight: 0.5, kept: 0.94 }
-    const sources = Array.from({ length: 6 }, () => source)
+    const sources = Array.from({ length: 6 }, (_, i) => ({ ...source, text: `the lessor ${i}` }))
     kept.app.apply({ event: 'turn', turn: turn({ answer: 'Yes.', sources, facts: answerFacts() }) })
     show(Turn, kept, { versions: kept.app.turns })
     const passages = () => [document.querySelectorAll('[data-testid=source]').length, find('fold-sources')?.textContent]
@@ -524,6 +602,15 @@ describe('a turn', () => {
     show(Conversation, kept)
     expect(find('facts')?.textContent).toBe('1.0 s to first word · 60 tokens/s · SnapKV')
     expect([find('compare'), find('copy') !== null]).toEqual([null, true])
+    // Automatic kept everything: the budget is not of it.
+    const chosen = { method: 'full', reason: 'It fits.' } as NonNullable<Facts['chosen']>
+    const whole = answerFacts({ rows: 100, chosen })
+    kept.app.apply({
+      event: 'turn',
+      turn: turn({ answer: 'Good morning.', method: 'auto', budget: '8%', facts: whole }),
+    })
+    flushSync()
+    expect(find('facts')?.textContent).toMatch(/ · Full cache, chosen automatically$/)
   })
 
   it('folds a long question', () => {
@@ -710,6 +797,24 @@ describe('the header', () => {
     kept.app.estimateError = null
     flushSync()
     expect([find('budget-error'), find('budget-field')?.getAttribute('aria-invalid')]).toEqual([null, 'false'])
+  })
+
+  it('lists models by their names, with size and place where they are known', () => {
+    const kept = given()
+    const choice = { id: 'm1', label: 'tiny-q4_k_m.gguf', inBox: false, stretch: 'yarn:2' }
+    kept.app.models = [...kept.app.models, choice, { ...choice, id: 'm2', label: 'gone.gguf', stretch: null }]
+    kept.app.settings = { ...kept.app.settings, model: 'm1' }
+    kept.app.library = { found: [{ name: 'tiny-q4_k_m.gguf', bytes: 2 ** 20, place: 'Kept', choice: 'm1' }] } as Library
+    show(Header, kept)
+    expect(find('model-menu')?.textContent).toContain('tiny-q4_k_m Q8_0')
+    find('model-menu')!.click()
+    flushSync()
+    const options = [...document.querySelectorAll('[data-testid=model-menu-option]')]
+    expect(options.map(({ textContent }) => textContent.replace(/\s+/g, ' ').trim())).toEqual([
+      'mini Built-in demo model: very small, only for simple look-ups.',
+      'tiny-q4_k_m1.0 MiB · Q8_0 · 6 layers On this computer: Kept · Context extended: yarn:2',
+      'gone',
+    ])
   })
 
   it('goes to the method whose name is typed', () => {

@@ -203,7 +203,10 @@ describe('before a question', () => {
     expect(kept.app.budgetError).toBeNull()
     expect(asked.filter((call) => call.name === 'save_settings')).toEqual([])
     expect(all('streaming-method').map((b) => b.dataset['value'])).toEqual([AUTO, 'ems'])
+    // The refusal of a question with the method before is no longer news.
+    kept.app.notify('conversation', 'SnapKV cannot read a document that is too long for the model.')
     all('streaming-method')[1]!.click()
+    expect(kept.app.notices).toEqual([])
     await settle()
     expect(kept.app.settings.method).toBe('ems')
     expect([find('streaming-stuck'), words('how-read')]).toEqual([

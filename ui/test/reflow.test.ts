@@ -3,7 +3,7 @@ import { mount, unmount, type Component } from 'svelte'
 import { afterEach, describe, expect, it } from 'vitest'
 import { Actions } from '../src/lib/actions'
 import { AppState } from '../src/lib/app.svelte'
-import { blocksOf } from '../src/lib/blocks'
+import { blocksOf, kindAt } from '../src/lib/blocks'
 import * as calls from '../src/lib/calls'
 import { Find } from '../src/lib/find.svelte'
 import { MapView } from '../src/lib/map.svelte'
@@ -259,6 +259,12 @@ describe('several documents', () => {
     expect(wraps[1]!.width).toBeGreaterThan(80)
     expect(widthAt(wraps, a.length + 4)).toBeNull()
     expect(widthAt(wraps, from)).toBeNull()
+    // Source code among them is not prose.
+    const [prose, ...others] = documents
+    const mixed = [{ ...prose!, kind: 'code' }, ...others]
+    expect(wrapsOf(text, mixed).map(({ start }) => start)).toEqual([text.length - c.length])
+    const kinds = [0, a.length - 1, from, a.length].map((at) => kindAt({ kind: 'pdf', documents: mixed }, at))
+    expect(kinds).toEqual(['code', 'code', 'text', 'pdf'])
   })
 })
 

@@ -284,7 +284,7 @@ impl App<'_> {
             let words = app.text("kept-share")?;
             words.contains("because of this question").then_some(())
         });
-        // The page may have gone to the passage of the answer; after a restart it begins at the top.
+        // The page may have gone to the passage of the answer.
         self.script("$('document').scrollTop = 0", Value::Null);
         self.until("the painting of the top has settled", |app| {
             let before = app.runs();

@@ -113,8 +113,13 @@ fn conversation_map_and_draft_survive_a_restart() {
     assert_eq!(app.snapshot()["turns"], saved);
     assert_eq!(app.state().as_deref(), Some("done"));
     assert_eq!(app.field("composer"), "And where was ");
+    app.until("the page is at the passage of the answer", |app| {
+        let top = app.script("return $('document').scrollTop", Value::Null);
+        top.as_f64().filter(|top| *top > 100.0)
+    });
     // How many blocks below the window are drawn depends on where the page was before.
     app.until("the map is back", |app| {
+        app.script("$('document').scrollTop = 0", Value::Null);
         app.runs().starts_with(&runs).then_some(())
     });
     app.until("the strip is back", |app| {

@@ -235,10 +235,9 @@ export class Actions {
   cancelDownload = (id: number) => this.#try('models', calls.cancelDownload(id))
   setThinking = (thinking: boolean) => this.#try('conversation', calls.setThinking(thinking))
 
-  /** Opens a model; whether it was accepted. Dismisses earlier notices about models. */
+  /** Opens a model; whether it was accepted. Dismisses earlier notices about models and questions. */
   useModel = async (id: string, stretch: string | null): Promise<boolean> => {
-    this.#app.dismissAll('model')
-    this.#app.dismissAll('models')
+    for (const place of ['model', 'models', 'conversation'] as const) this.#app.dismissAll(place)
     return this.#accepted('model', calls.useModel(id, stretch))
   }
 
@@ -292,6 +291,8 @@ export class Actions {
     const before = app.settings
     app.settings = { ...before, ...changes }
     app.dismissAll(where)
+    // A question was refused for other settings than these.
+    app.dismissAll('conversation')
     try {
       app.settings = await calls.saveSettings(app.settings)
       return true

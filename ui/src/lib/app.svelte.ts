@@ -34,6 +34,7 @@ import type {
 import { trailOf, type Cells } from './attended'
 import { percent } from './format'
 import { AUTO, AUTOMATIC } from './methods'
+import { modelName } from './models'
 import { speedsOf, type Speeds } from './speed'
 import { backgroundSweepOf, sweepOf } from './sweep'
 import { parted } from './thoughts'
@@ -508,7 +509,7 @@ export class AppState {
     for (const download of downloads) {
       const before = this.downloads.find((known) => known.id === download.id)?.state
       if (before === undefined || before === download.state) continue
-      const name = download.reference.split(/[:/]/).at(-1) ?? ''
+      const name = modelName(download.reference.split(/[:/]/).at(-1) ?? '')
       if (download.state === 'finished') this.announcement = `${name} is downloaded`
       if (download.state === 'failed') this.announcement = `${name}: ${download.message ?? 'the download failed'}`
     }

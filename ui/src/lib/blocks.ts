@@ -3,7 +3,7 @@
  * characters, or twice that where a block would otherwise end at a soft line break (`reflow.ts`).
  * Independent of tokens and pixels. Every offset is a UTF-16 index into the text; blocks ascend and never overlap.
  */
-import type { DocumentPart, PageRange } from './contract'
+import type { DocumentFacts, DocumentPart, PageRange } from './contract'
 import type { Heading } from './headings'
 
 export interface Block {
@@ -94,6 +94,11 @@ export function addedLater(documents: readonly DocumentPart[], ends: Uint32Array
 /** The document that contains `offset`, if there are several. */
 export function partAt(documents: readonly DocumentPart[], offset: number): DocumentPart | null {
   return documents.find((part) => offset >= part.start && offset < part.end) ?? null
+}
+
+/** The kind of the document, or of that of several documents which contains the offset. */
+export function kindAt({ kind, documents }: Pick<DocumentFacts, 'kind' | 'documents'>, offset: number): string {
+  return partAt(documents, offset)?.kind ?? kind
 }
 
 /** `page 3`, or `slide 3`: what a page of `document` is called. */

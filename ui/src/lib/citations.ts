@@ -10,12 +10,28 @@ import { parted } from './thoughts'
 /** Signs that belong to the word before them. */
 const SIGNS = /^[^\s\p{L}\p{N}]+/u
 
-/** The answer without thoughts, and its citations as offsets in it. */
+/** Whether the cards of two passages would be the same: nothing tells them apart but their place in the text. */
+function alike(one: Source, other: Source): boolean {
+  const words = ({ text }: Source) => text.replace(/\s+/g, ' ').trim()
+  return one.page === other.page && one.document === other.document && words(one) === words(other)
+}
+
+/** The passages of an answer as they are listed and numbered: of those that are alike, the first. */
+export function passagesOf({ sources }: Pick<Turn, 'sources'>): Source[] {
+  return sources.filter((one, i) => sources.findIndex((other) => alike(other, one)) === i)
+}
+
+/** The answer without thoughts, and its citations as offsets in it, by the passages as they are listed. */
 export function cited(turn: Turn): { answer: string; citations: Citation[] } {
   const { answer } = parted(turn.answer)
   const before = turn.answer.length - answer.length
   const all = turn.facts?.citations ?? []
-  const moved = all.map(({ end, source }) => ({ end: end - before, source }))
+  const passages = passagesOf(turn)
+  const listed = (source: number) => {
+    const passage = turn.sources[source]
+    return passage ? passages.findIndex((other) => alike(other, passage)) : source
+  }
+  const moved = all.map(({ end, source }) => ({ end: end - before, source: listed(source) }))
   return { answer, citations: moved.filter(({ end }) => end > 0 && end <= answer.length) }
 }
 
@@ -94,7 +110,7 @@ export function withSources(turn: Turn, document: { pageNoun: string } | null = 
     from = end
   }
   text += answer.slice(from)
-  const lines = turn.sources.map((source, i) => {
+  const lines = passagesOf(turn).map((source, i) => {
     const place = [source.document, source.page === null ? null : pageName(document, source.page)].filter(
       (p) => p !== null,
     )

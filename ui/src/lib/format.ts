@@ -80,16 +80,21 @@ export function shorten(text: string, most: number): string {
 }
 
 const WORDS = /[\p{L}\p{N}]{4,}|\p{N}+/gu
-const wordsOf = (text: string) => text.toLowerCase().match(WORDS) ?? []
+const wordsOf = (text: string): string[] => text.match(WORDS) ?? []
+/** Names and numbers answer more often than other words. */
+const weight = (word: string) => (/^\p{Lu}|\p{N}/u.test(word) ? 3 : 1)
 
-/** As `shorten`, but the part of `text` that shares the most words with `other`. */
+/** As `shorten`, but the part of `text` that shares the most words with `other`, above all names and numbers. */
 export function excerpt(text: string, other: string, most: number): string {
   const line = text.replace(/\s+/g, ' ').trim()
   if (line.length <= most) return line
-  const shared = new Set(wordsOf(other))
+  const shared = new Set(wordsOf(other).map((word) => word.toLowerCase()))
   const from = (start: number) => (start === 0 ? shorten(line, most) : `… ${shorten(line.slice(start), most - 2)}`)
   const starts = [0, ...Array.from(line.matchAll(/ /g), ({ index }) => index + 1)]
-  const found = starts.map((start) => new Set(wordsOf(from(start)).filter((word) => shared.has(word))).size)
+  const found = starts.map((start) => {
+    const words = [...new Set(wordsOf(from(start)))].filter((word) => shared.has(word.toLowerCase()))
+    return words.reduce((sum, word) => sum + weight(word), 0)
+  })
   const best = starts.filter((_, i) => found[i] === Math.max(...found))
   return from(best[0] === 0 ? 0 : best[Math.floor(best.length / 2)]!)
 }

@@ -2,16 +2,12 @@
 import type { Download, DownloadState, Fit, FitLine, FoundModel, Inspection, Library } from './contract'
 import { bytes, count, left, percent, plural } from './format'
 
-/** The file's name, without owner and repository of a model in the hub's cache. */
-export function shortName(model: FoundModel): string {
-  const colon = model.name.indexOf(':')
-  if (colon < 0 || !model.name.slice(0, colon).includes('/')) return model.name
-  return (
-    model.name
-      .slice(colon + 1)
-      .split('/')
-      .at(-1) ?? model.name
-  )
+/** A model's label as it is shown: without the ending of its file, which may stand before a remark in brackets. */
+export const modelName = (label: string): string => label.replace(/\.gguf(?=$| \()/i, '')
+
+/** The name of a model's file, without owner and repository of a model in the hub's cache. */
+export function shortName({ name }: Pick<FoundModel, 'name'>): string {
+  return modelName(name.replace(/^[^:]*\/[^:]*:(?:.*\/)?/, ''))
 }
 
 /**
@@ -35,9 +31,12 @@ export function notChosen(library: Library | null): FoundModel[] {
   return usable(library).filter((model) => model.choice === null)
 }
 
-/** The best usable model that reads this many tokens at once; tokenizers differ by a few percent. */
-export function longEnough(library: Library | null, tokens: number): FoundModel | null {
-  return usable(library).find((model) => model.chats && (model.context ?? 0) > 1.1 * tokens) ?? null
+/**
+ * The best usable model that answers and reads this many tokens at once, also one that was chosen before; tokenizers
+ * differ by a few percent.
+ */
+export function recommended(library: Library | null, tokens = 0): FoundModel | null {
+  return usable(library).find((model) => model.chats && (model.context ?? 0) >= 1.1 * tokens) ?? null
 }
 
 /** `8 B`, `360 M`: number of a model's parameters, in the usual short form. */
@@ -122,11 +121,10 @@ export function doing(download: Download): string {
   }[download.state]
 }
 
-/** `HuggingFaceTB/SmolLM2:model.gguf` as name and repository. */
+/** `HuggingFaceTB/SmolLM2:model.gguf` as name of the model and repository. */
 export function referenceParts(reference: string): { file: string; repository: string } {
   const colon = reference.indexOf(':')
-  if (colon < 0) return { file: reference, repository: '' }
-  return { file: reference.slice(colon + 1), repository: reference.slice(0, colon) }
+  return { file: modelName(reference.slice(colon + 1)), repository: reference.slice(0, Math.max(0, colon)) }
 }
 
 /** Context stretches that the page offers; the engine accepts others too. */

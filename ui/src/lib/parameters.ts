@@ -46,7 +46,7 @@ export function described(
 ): string {
   const parts = [
     chosen === undefined ? titleOf(choice.method, methods) : `${titleOf(chosen, methods)}, chosen automatically`,
-    choice.method === 'full' || choice.budget === null ? '' : label(choice.budget),
+    (chosen ?? choice.method) === 'full' || choice.budget === null ? '' : label(choice.budget),
     assignments(choice, methods),
     storedShort(choice.cache ?? ''),
     choice.memory ? `within ${label(choice.memory)}` : '',

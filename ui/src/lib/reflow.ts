@@ -76,8 +76,9 @@ export function isProse(kind: string): boolean {
 
 /** The parts of `text` that are wrapped prose, in order. */
 export function wrapsOf(text: string, documents: readonly DocumentPart[] = []): Wrap[] {
-  const parts = documents.length > 0 ? documents : [{ start: 0, end: text.length }]
-  return parts.flatMap(({ start, end }) => {
+  const parts = documents.length > 0 ? documents : [{ kind: 'text', start: 0, end: text.length }]
+  return parts.flatMap(({ kind, start, end }) => {
+    if (!isProse(kind)) return []
     const width = widthOf(text, start, end)
     return width === null ? [] : [{ start, end, width }]
   })

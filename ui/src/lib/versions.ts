@@ -1,5 +1,6 @@
 /** Versions of a question: turns with the same first version are one card of the conversation. */
 import type { MethodFacts, Turn } from './contract'
+import { modelName } from './models'
 import { described } from './parameters'
 
 export interface Card {
@@ -42,7 +43,7 @@ export function labelsOf(versions: readonly Turn[], methods: MethodFacts[]): str
   const used = new Map<string, number>()
   return versions.map((turn) => {
     const how = described(turn, methods, turn.facts?.chosen?.method)
-    const label = models.size > 1 ? `${how}, ${turn.model}` : how
+    const label = models.size > 1 ? `${how}, ${modelName(turn.model)}` : how
     const number = (used.get(label) ?? 0) + 1
     used.set(label, number)
     return number > 1 ? `${label} (${number})` : label
