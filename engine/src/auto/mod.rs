@@ -143,12 +143,12 @@ impl Engine {
     pub(crate) fn choose(&self, request: &PlanRequest<'_>) -> Result<Chosen, EngineError> {
         let text_bytes = self.fixed_bytes(request);
         let outside = self.bytes_outside_question(text_bytes);
-        let limits = request.limits;
+        let (limits, streams) = (request.limits, self.uses_streaming(request));
         let case = Case {
-            // The vault counts as text, so that every method is given the same bytes for it.
+            // The vault of rows counts as text, so that every method is given the same bytes for it.
             request: PlanRequest {
                 text_bytes,
-                vault: None,
+                vault: request.vault.filter(|_| streams),
                 ..*request
             },
             free: match limits.memory {
@@ -156,7 +156,7 @@ impl Engine {
                 None => self.free_bytes()?,
             },
         };
-        if self.uses_streaming(request) {
+        if streams {
             return self.choose_streaming(&case);
         }
         let tokens = request.prompt.tokens;

@@ -320,6 +320,16 @@ fn the_automatic_choice_states_its_reason() {
         reason.contains("every part of a text") && reason.contains("perplexity"),
         "{reason}"
     );
+    // Under a limit the reason has the rows that are kept.
+    for limit in ["30MiB", "32MiB", "34MiB"] {
+        let answer = ask(None, &long, &["--memory", limit]).json();
+        let rows = &answer["chosen"]["rows"];
+        let held = answer["notes"][1].as_str().expect("a note");
+        assert!(
+            held.contains(&format!("{rows} rows per head (")),
+            "{rows}: {held}"
+        );
+    }
 }
 
 /// Ctrl-C while an answer is written prints what there is and ends with 130.
