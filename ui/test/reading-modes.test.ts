@@ -329,7 +329,7 @@ describe('the vault in the settings', () => {
     find('forget-vault')!.click()
     await settle()
     expect(asked.filter((call) => call.name === 'clear_vault')).toHaveLength(1)
-    expect(words('forget-vault')).toBe('Delete all')
+    expect(words('forget-vault')).toBe('Delete all vaults')
   })
 
   it('stands in the memory bar while it is on', () => {
