@@ -5,8 +5,10 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { Kept } from '../src/lib/context'
 import { AppState } from '../src/lib/app.svelte'
 import Budget from '../src/parts/Budget.svelte'
+import Compare from '../src/parts/compare/Compare.svelte'
 import Footer from '../src/parts/Footer.svelte'
 import Table from '../src/parts/Table.svelte'
+import { begun } from './comparison'
 import Frame from './Frame.svelte'
 import { answerFacts, documentFacts, painted, snapshot, turn } from './given'
 import { keptOf } from './kept'
@@ -103,6 +105,17 @@ describe('the footer', () => {
     expect(kept.map.regions(TEXT)).toEqual([])
     kept.app.settings = { ...kept.app.settings, method: 'snapkv' }
     expect(words('compressed-for')).toBe('With Full cache, nothing is forgotten: no highlights.')
+  })
+
+  it('says that a comparison is done until it is looked at', () => {
+    const comparison = begun(7, 'Who pays?', [{ method: 'h2o', parameters: {}, budget: '25%' }], 'a.txt')
+    kept.app.apply({ event: 'comparison', comparison })
+    show(Footer)
+    expect(words('compare-button')).toBe('Comparing, 0 of 1')
+    kept.app.apply({ event: 'comparisonEnded', comparison: 7, state: 'done', error: null })
+    expect(words('compare-button')).toBe('Comparison done')
+    show(Compare, { close: () => {} })
+    expect(words('compare-button')).toBe('Compare')
   })
 
   it('has nothing about maps in a chat without a document', () => {

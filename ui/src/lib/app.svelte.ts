@@ -104,6 +104,8 @@ export class AppState {
   /** Another conversation that is read while this one works. */
   peeked = $state.raw<{ entry: ConversationEntry; turns: readonly Turn[] } | null>(null)
   comparison = $state.raw<Comparison | null>(null)
+  /** It is complete, and was not looked at since. */
+  newlyCompared = $state(false)
   /** Installed and recommended models; null before the first search. */
   library = $state.raw<Library | null>(null)
   downloads = $state.raw<Download[]>([])
@@ -299,6 +301,7 @@ export class AppState {
         return
       case 'comparison':
         this.comparison = event.comparison
+        this.newlyCompared = false
         if (event.comparison) this.dismissAll('comparison')
         return
       case 'comparisonReference':
@@ -500,6 +503,7 @@ export class AppState {
       case 'comparisonEnded': {
         const words = { running: '', done: 'The comparison is complete', stopped: 'Stopped', failed: event.error ?? '' }
         this.announcement = words[event.state]
+        this.newlyCompared = event.state === 'done'
         this.comparison = { ...next, state: event.state, error: event.error, current: null }
       }
     }
