@@ -311,19 +311,3 @@ fn methods_lists_the_registry() {
     }
     kept(["methods", "snapvk"]).refused(&["snapvk", "snapkv"]);
 }
-
-/// `scripts/methods-table` writes the output of `kept methods --markdown` into docs/methods.md.
-#[test]
-fn the_methods_table_is_up_to_date() {
-    let path = golden::repository().join("docs/methods.md");
-    let page = std::fs::read_to_string(path).expect("docs/methods.md");
-    let printed = kept(["methods", "--markdown"]);
-    printed.succeeded();
-    assert!(
-        page.contains(&format!(
-            "<!-- methods -->\n{}<!-- /methods -->\n",
-            printed.stdout
-        )),
-        "docs/methods.md is not what `kept methods --markdown` prints; run scripts/methods-table"
-    );
-}

@@ -4,6 +4,7 @@ mod benchmarks;
 mod chat;
 mod commands;
 mod compare;
+mod docs;
 mod eval;
 mod found;
 mod hostile;
