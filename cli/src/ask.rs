@@ -9,7 +9,8 @@ use kept_engine::documents::{Document, DocumentError, Recognition, Why};
 use kept_engine::kernels::Stop;
 use kept_engine::vault::VaultUse;
 use kept_engine::{
-    Answer, AnswerReport, Ask, Chosen, Citation, Engine, EngineError, Event, Finish, Note, Source,
+    Answer, AnswerReport, Ask, Chosen, Citation, Engine, EngineError, Event, Finish, MethodSpec,
+    Note, Source,
 };
 use serde::Serialize;
 
@@ -309,7 +310,7 @@ impl<'a> Asker<'a> {
         }
         let summary = summary(
             answer,
-            &label(ask, answer),
+            &label(ask.method, answer),
             &answered.said,
             gpu_name(self.engine),
             self.expected,
@@ -326,7 +327,7 @@ impl<'a> Asker<'a> {
             answer: &answer.text,
             report: &answer.report,
             model: self.engine.model().name(),
-            label: &label(ask, answer),
+            label: &label(ask.method, answer),
             chosen: answer.chosen.as_ref(),
             rows_per_layer: &answer.rows_per_layer,
             expected_peak_bytes: self.expected,
@@ -349,10 +350,10 @@ fn gpu_name(engine: &Engine) -> Option<&str> {
     engine.uses_gpu().then(|| engine.computes_on())
 }
 
-/// The method that answered, with the parameters that the user set; a chosen method has none.
-fn label(ask: &Ask<'_>, answer: &Answer) -> String {
-    if ask.method.name == answer.report.method {
-        ask.method.to_string()
+/// The method that answered, with the parameters that the user set with `method`; a chosen method has none.
+pub fn label(method: &MethodSpec, answer: &Answer) -> String {
+    if method.name == answer.report.method {
+        method.to_string()
     } else {
         answer.report.method.clone()
     }

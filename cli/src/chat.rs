@@ -6,14 +6,14 @@ use std::io::{BufRead, ErrorKind, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use kept_engine::documents::Document;
-use kept_engine::{AUTO, Answer, Ask, EngineError, MethodSpec, Sampling, Turn};
+use kept_engine::{Answer, Ask, MethodSpec, Sampling, Turn};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use serde::{Deserialize, Serialize};
 
-use crate::arguments::{ChatArguments, Reading};
+use crate::arguments::{ChatArguments, Reading, method_or_auto};
 use crate::ask::{Asker, STANDARD_INPUT, open_documents};
-use crate::{map, output, paint};
+use crate::{is_stopped, map, output, paint};
 use interrupt::Interrupt;
 
 /// The help of the interactive conversation.
@@ -271,13 +271,7 @@ impl Chat<'_> {
     }
 
     fn set_method(&mut self, name: &str) -> anyhow::Result<()> {
-        let method: MethodSpec = name.parse()?;
-        if method.name == AUTO {
-            anyhow::ensure!(method.parameters.is_empty(), "auto has no parameters");
-        } else {
-            method.build()?;
-        }
-        self.reading.method = method;
+        self.reading.method = method_or_auto(Some(name), "")?;
         Ok(())
     }
 
@@ -408,8 +402,4 @@ impl Chat<'_> {
 
 fn say_error(error: &anyhow::Error) {
     output::say(&output::printable(&format!("error: {error:#}\n")));
-}
-
-fn is_stopped(error: &anyhow::Error) -> bool {
-    (error.downcast_ref()).is_some_and(EngineError::is_stopped)
 }

@@ -11,7 +11,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::{self, Budget, Parameters, PolicyError};
 use kept_engine::{Engine, EngineError, Event, MethodSpec};
-use kept_eval::fidelity::{Drawn, MethodRun, Reference, ReferenceReport, RunReport, pictures};
+use kept_eval::fidelity::{Drawn, MethodRun, Reference, RunReport, pictures};
 
 use crate::arguments::CompareArguments;
 use crate::output::{self, bytes, count};
@@ -42,7 +42,7 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
     let names = methods.iter().map(|method| method.to_string().len());
     let wide = names.max().unwrap_or(0).max(NAME);
     if arguments.json {
-        output::print_json(&ReferenceReport::new(engine.model().name(), &reference))?
+        output::print_json(&reference.report)?
     } else {
         output::print_text(&heading(&engine, &reference, wide))?
     }
@@ -331,14 +331,14 @@ fn run_json(reference: &Reference, row: &Row) -> RunReport {
 
 /// What is compared, and the head of the table, whose name column is `wide` characters wide.
 fn heading(engine: &Engine, reference: &Reference, wide: usize) -> String {
-    let answer = output::one_line(&reference.answer);
+    let answer = output::one_line(&reference.report.answer);
     let text = format!(
         "{} · {} tokens · the full cache ({} as f32, first token after {}, {:.1} tokens/s) answers in {} tokens:\n  {answer}\n\nrows below are {}\n",
         engine.model().name(),
         count(reference.prompt.len()),
-        bytes(reference.kv_bytes),
-        short_duration(reference.first_token_seconds),
-        reference.decode_tokens_per_second,
+        bytes(reference.report.kv_bytes),
+        short_duration(reference.report.first_token_seconds),
+        reference.report.decode_tokens_per_second,
         count(reference.answer_ids.len()),
         engine.cache_type(),
     );

@@ -134,6 +134,7 @@ fn hint(refusal: &clap::Error, command: &clap::Command) -> &'static str {
 /// The exit code that shells expect after Ctrl-C.
 const STOPPED: u8 = 130;
 
+/// Whether the user stopped the operation.
 fn is_stopped(error: &anyhow::Error) -> bool {
     (error.downcast_ref()).is_some_and(kept_engine::EngineError::is_stopped)
 }

@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde::ser::{SerializeStruct, Serializer};
 
 use crate::arguments::MapArguments;
+use crate::ask::label;
 use crate::output::{self, bytes, count};
 use crate::progress::{ReadingBar, stop_on_ctrl_c};
 use crate::{map_page, map_table, paint};
@@ -75,12 +76,7 @@ pub fn write_page(
     method: &MethodSpec,
     answer: &Answer,
 ) -> anyhow::Result<()> {
-    let label = if method.name == answer.report.method {
-        method.to_string()
-    } else {
-        answer.report.method.clone()
-    };
-    let page = map_page::page(document, question, &label, answer);
+    let page = map_page::page(document, question, &label(method, answer), answer);
     output::write_file(path, |file| file.write_all(page.as_bytes()))?;
     output::say(&output::printable(&format!(
         "the painted document is in {}\n",

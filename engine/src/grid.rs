@@ -56,21 +56,6 @@ impl GridError {
     }
 }
 
-/// One cell (in most maps one token), for tooltips.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TokenHolders {
-    /// First UTF-16 code unit.
-    pub start16: u32,
-    /// One past the last.
-    pub end16: u32,
-    /// Holders that keep the cell.
-    pub kept: u32,
-    /// Holders of the layers that have arrived.
-    pub holders: u32,
-    /// `[layers]`: holders that keep the cell; 0 for a layer that has not arrived.
-    pub per_layer: Vec<u8>,
-}
-
 impl MapGrid {
     /// An empty map with one cell per token. `ends16`: see the function [`ends16()`].
     pub fn new(layers: usize, kv_heads: usize, ends16: Vec<u32>) -> Self {
@@ -161,26 +146,13 @@ impl MapGrid {
         }
     }
 
-    /// The cell with index `cell`, or `None` if out of range.
-    pub fn token(&self, cell: usize) -> Option<TokenHolders> {
-        let range = self.range16(cell)?;
-        Some(TokenHolders {
-            start16: range.start,
-            end16: range.end,
-            kept: u32::from(self.totals[cell]),
-            holders: self.holders(None),
-            per_layer: (0..self.planes.len())
-                .map(|layer| self.layer(layer).map_or(0, |plane| plane[cell]))
-                .collect(),
-        })
-    }
-
     /// `[cells]`: holders of one layer that keep each cell; `None` if the layer has not arrived.
     pub fn layer(&self, layer: usize) -> Option<&[u8]> {
         self.planes.get(layer)?.as_deref()
     }
 
-    fn range16(&self, cell: usize) -> Option<Range<u32>> {
+    /// The UTF-16 code units of the cell with index `cell`, or `None` if out of range.
+    pub fn range16(&self, cell: usize) -> Option<Range<u32>> {
         let end = *self.ends16.get(cell)?;
         let start = match cell {
             0 => 0,

@@ -64,8 +64,7 @@ pub use event::{Event, Phase, Progress};
 pub use evictions::{Evicted, EvictionLog};
 pub use fit::{FEW_PAGES_PER_MINUTE, Fit, FitLine, TOKENS_PER_PAGE, pages_per_minute};
 pub use grid::{
-    AttentionGrid, GridBytesError, GridError, LEVELS, MapGrid, NEUTRAL_QUESTIONS, TokenHolders,
-    ends16,
+    AttentionGrid, GridBytesError, GridError, LEVELS, MapGrid, NEUTRAL_QUESTIONS, ends16,
 };
 pub use ledger::{MemoryLedger, MemoryNow};
 pub use method_spec::{MethodSpec, MethodTextError};

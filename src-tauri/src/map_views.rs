@@ -14,8 +14,9 @@ const PARTS: u64 = 10;
 
 /// The token with index `token`, if it exists.
 pub fn token(map: &MapGrid, document: Option<&OpenDocument>, token: usize) -> Option<TokenSlots> {
-    let slots = map.token(token)?;
-    let start = slots.start16 as usize;
+    let range = map.range16(token)?;
+    let start = range.start as usize;
+    let in_layer = |layer| map.layer(layer).map_or(0, |holders| holders[token]);
     let heads = |layer| map.heads_of(layer, token).unwrap_or_default();
     let known = (0..map.layers()).any(|layer| map.masks(layer).is_some());
     Some(TokenSlots {
@@ -25,10 +26,10 @@ pub fn token(map: &MapGrid, document: Option<&OpenDocument>, token: usize) -> Op
             Vec::new()
         },
         start,
-        end: slots.end16 as usize,
-        kept: slots.kept,
-        slots: slots.holders,
-        per_layer: slots.per_layer,
+        end: range.end as usize,
+        kept: u32::from(map.counts(None)[token]),
+        slots: map.holders(None),
+        per_layer: (0..map.layers()).map(in_layer).collect(),
         kv_heads: map.holders_per_cell(),
         tokens: map.tokens_per_cell(),
         page: document.and_then(|document| document.page_at(start)),

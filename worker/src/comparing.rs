@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use kept_engine::policies::Budget;
 use kept_engine::{Engine, EngineError, Event, MapGrid, RetentionMap, ends16};
-use kept_eval::fidelity::{MethodRun, Reference, ReferenceReport, RunReport};
+use kept_eval::fidelity::{MethodRun, Reference, RunReport};
 use kept_worker::protocol::{CompareRequest, CompareRun, Fault, Reply};
 
 use crate::output::Output;
@@ -29,7 +29,7 @@ pub fn compare(job: &Job, comparison: &CompareRequest, output: &Output) -> Resul
         &mut |event| report_progress(job, None, 1, &event, output),
         &job.stop,
     )?;
-    let report = ReferenceReport::new(engine.model().name(), &reference);
+    let report = reference.report.clone();
     let ends = ends16(&job.document.document.text, reference.prompt.spans());
     // Rows of the reference are not compared by layer.
     let cells = MapGrid::bounded(1, engine.model().config().kv_heads, ends);

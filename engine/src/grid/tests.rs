@@ -106,11 +106,9 @@ fn counts_sum_the_layers_received_so_far() {
     assert_eq!(grid.counts(Some(1)), [2, 0, 1]);
     assert_eq!(grid.counts(Some(0)), [0, 0, 0]);
     assert_eq!((grid.holders(Some(1)), grid.holders(Some(0))), (2, 0));
-    let token = grid.token(2).unwrap();
-    assert_eq!((token.start16, token.end16), (2, 5));
-    assert_eq!((token.kept, token.holders), (3, 4));
-    assert_eq!(token.per_layer, [0, 1, 2]);
-    assert_eq!(grid.token(3), None);
+    assert_eq!((grid.range16(2), grid.range16(3)), (Some(2..5), None));
+    assert_eq!(grid.layer(0), None);
+    assert_eq!(grid.layer(2), Some(&[0, 0, 2][..]));
 }
 
 #[test]

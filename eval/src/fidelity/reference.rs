@@ -6,8 +6,9 @@ use std::time::Instant;
 use kept_documents::Document;
 use kept_kernels::Stop;
 use kept_models::RopeTable;
+use kept_policies::FULL;
 
-use super::heads::HeadFigures;
+use super::ReferenceReport;
 use super::observer::{Observer, Recorded};
 use super::wavelet::{WaveletFigures, WaveletSums};
 use kept_engine::vault::Vaults;
@@ -19,26 +20,14 @@ pub struct Reference {
     pub prompt: Prompt,
     /// Limit of the answer length, in tokens.
     pub(crate) max_tokens: usize,
-    /// The answer.
-    pub answer: String,
+    /// What is reported of it.
+    pub report: ReferenceReport,
     /// Token ids of the answer, without the end-of-sequence token.
     pub answer_ids: Vec<u32>,
-    /// Why the answer ended.
-    pub finish: Finish,
     /// `[answer tokens + 1, vocab]`: logits before each token of the answer and after the last.
     pub(crate) logits: Vec<f32>,
     /// `[recorded tokens][layers]`: `[kv_heads, tokens so far]`.
     pub(crate) attention: Vec<Vec<Vec<f32>>>,
-    /// `[layers][kv_heads]`: sparsity and redundancy.
-    pub heads: Vec<Vec<HeadFigures>>,
-    /// Wavelet figures of the last recorded token's query; `None` without an answer or with a very short prompt.
-    pub wavelet: Option<WaveletFigures>,
-    /// Bytes of the full cache after prefill.
-    pub kv_bytes: u64,
-    /// Seconds until the first token, without the time of measurements.
-    pub first_token_seconds: f64,
-    /// Tokens of the answer per second, without measuring time; 0 without an answer.
-    pub decode_tokens_per_second: f64,
 }
 
 impl Reference {
@@ -101,25 +90,32 @@ impl Reference {
         let recorded = observer.take_recorded();
         let decode_seconds = decoding.saturating_sub(recorded.watching).as_secs_f64();
         Ok(Self {
+            report: ReferenceReport {
+                run: "reference".to_owned(),
+                method: FULL.to_owned(),
+                model: model.name().to_owned(),
+                prompt_tokens: n,
+                answer: greedy.text,
+                answer_tokens: greedy.ids.len(),
+                finish: match greedy.finish {
+                    Finish::Length if max_new_tokens < max_tokens => Finish::Context,
+                    finish => finish,
+                },
+                kv_bytes,
+                first_token_seconds,
+                decode_tokens_per_second: if greedy.ids.is_empty() {
+                    0.0
+                } else {
+                    greedy.ids.len() as f64 / decode_seconds.max(f64::MIN_POSITIVE)
+                },
+                wavelet: wavelet(&recorded, &cache),
+                heads: recorded.heads,
+            },
             prompt,
             max_tokens,
-            decode_tokens_per_second: if greedy.ids.is_empty() {
-                0.0
-            } else {
-                greedy.ids.len() as f64 / decode_seconds.max(f64::MIN_POSITIVE)
-            },
-            answer: greedy.text,
             answer_ids: greedy.ids,
-            finish: match greedy.finish {
-                Finish::Length if max_new_tokens < max_tokens => Finish::Context,
-                finish => finish,
-            },
             logits,
-            wavelet: wavelet(&recorded, &cache),
             attention: recorded.attention,
-            heads: recorded.heads,
-            kv_bytes,
-            first_token_seconds,
         })
     }
 }

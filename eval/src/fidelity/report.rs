@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{HeadFigures, MethodRun, Reference, WaveletFigures};
+use super::{HeadFigures, MethodRun, WaveletFigures};
 use kept_engine::{Finish, MethodSpec};
 
 /// Report of the run with the full cache.
@@ -33,26 +33,6 @@ pub struct ReferenceReport {
     pub heads: Vec<Vec<HeadFigures>>,
     /// Wavelet figures of the last recorded token's query; `None` without an answer or with a very short prompt.
     pub wavelet: Option<WaveletFigures>,
-}
-
-impl ReferenceReport {
-    /// The report of `reference`, computed by the model named `model`.
-    pub fn new(model: &str, reference: &Reference) -> Self {
-        Self {
-            run: "reference".to_owned(),
-            method: "full".to_owned(),
-            model: model.to_owned(),
-            prompt_tokens: reference.prompt.len(),
-            answer: reference.answer.clone(),
-            answer_tokens: reference.answer_ids.len(),
-            finish: reference.finish,
-            kv_bytes: reference.kv_bytes,
-            first_token_seconds: reference.first_token_seconds,
-            decode_tokens_per_second: reference.decode_tokens_per_second,
-            heads: reference.heads.clone(),
-            wavelet: reference.wavelet.clone(),
-        }
-    }
 }
 
 /// Report of one method at one budget.

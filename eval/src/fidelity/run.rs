@@ -127,7 +127,7 @@ impl MethodRun {
                 let (index, mut run) = others.next().expect("one for each that was asked");
                 let (_, outcome) = outcome?;
                 run.answer = engine.decode_greedily(&context, outcome, stop)?;
-                run.same_answer = run.answer == reference.answer;
+                run.same_answer = run.answer == reference.report.answer;
                 on_run(done + index, Ok(run))
             };
             if !asked.is_empty() {
@@ -206,7 +206,7 @@ impl MethodRun {
                 compared as f64 / decoding.as_secs_f64()
             },
             answer: if same_answer {
-                reference.answer.clone()
+                reference.report.answer.clone()
             } else {
                 String::new()
             },

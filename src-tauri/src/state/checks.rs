@@ -18,13 +18,8 @@ pub const ZOOM: std::ops::RangeInclusive<u16> = 50..=300;
 
 /// Parses the budget as typed by the user: empty is the default budget.
 pub fn parse_budget(budget: Option<&str>) -> Result<Option<Budget>, String> {
-    match budget {
-        None => Ok(None),
-        Some(text) => text
-            .parse()
-            .map(Some)
-            .map_err(|error: policies::PolicyError| as_sentence(&error.to_string())),
-    }
+    let why = |error: policies::PolicyError| as_sentence(&error.to_string());
+    budget.map(|text| text.parse().map_err(why)).transpose()
 }
 
 /// Whether the method exists and takes these parameters.

@@ -16,13 +16,8 @@ pub fn check_cache(cache: Option<&str>) -> Result<(), String> {
 
 /// Parses a memory limit as typed by the user, with the rules of the terminal program.
 pub fn check_memory(typed: Option<&str>) -> Result<Option<u64>, String> {
-    let Some(typed) = typed else {
-        return Ok(None);
-    };
-    match Limits::memory_of(typed) {
-        Some(bytes) => Ok(Some(bytes)),
-        None => Err(messages::memory_limit(typed)),
-    }
+    let bytes = |typed| Limits::memory_of(typed).ok_or_else(|| messages::memory_limit(typed));
+    typed.map(bytes).transpose()
 }
 
 impl AppState {

@@ -90,7 +90,10 @@ fn assert_like_the_full_cache(run: &MethodRun, reference: &Reference, name: &str
         fidelity.attention_recall.expect("an answer") > 0.9999,
         "{name}: {fidelity:?}"
     );
-    assert!(run.same_answer && run.answer == reference.answer, "{name}");
+    assert!(
+        run.same_answer && run.answer == reference.report.answer,
+        "{name}"
+    );
     assert_eq!(fidelity.kl_per_token.len(), reference.answer_ids.len());
     let n = reference.prompt.len();
     assert!(run.rows_per_layer.iter().all(|&rows| rows == n), "{name}");
@@ -304,7 +307,7 @@ fn a_comparison_with_a_vault_reads_the_document_once() {
     assert!(whole(&read) > 0 && whole(&read) < read.len(), "{read:?}");
     let (second, runs_second, read) = compare();
     assert_eq!(whole(&read), 0, "{read:?}");
-    assert_eq!(first.answer, second.answer);
+    assert_eq!(first.report.answer, second.report.answer);
     for (name, (first, second)) in names.iter().zip(runs_first.iter().zip(&runs_second)) {
         // What was measured while the rows were not yet rounded differs a little.
         if !["expected_attention", "kvzip"].contains(name) {
@@ -358,13 +361,23 @@ fn full_cache_figures_cover_every_head() {
     let engine = engine();
     let reference = reference(&engine);
     let config = engine.model().config();
-    assert_eq!(reference.heads.len(), config.layers);
-    for head in reference.heads.iter().flatten() {
+    assert_eq!(reference.report.heads.len(), config.layers);
+    for head in reference.report.heads.iter().flatten() {
         assert!((0.0..1.0).contains(&head.sparsity), "{head:?}");
         assert!((0.0..=1.0).contains(&head.redundancy), "{head:?}");
     }
-    assert!(reference.heads.iter().all(|l| l.len() == config.kv_heads));
-    let wavelet = reference.wavelet.as_ref().expect("a prompt long enough");
+    assert!(
+        reference
+            .report
+            .heads
+            .iter()
+            .all(|l| l.len() == config.kv_heads)
+    );
+    let wavelet = reference
+        .report
+        .wavelet
+        .as_ref()
+        .expect("a prompt long enough");
     assert_eq!(wavelet.tokens, reference.prompt.len() + TOKENS);
     let finite = |level: &Vec<f64>| level.iter().all(|m| m.is_finite() && *m >= 0.0);
     assert!(wavelet.levels.iter().all(finite));

@@ -40,8 +40,8 @@ pub fn pictures(reference: &Reference, runs: &[Drawn<'_>]) -> Vec<(&'static str,
         files.push(("positions.svg", selection::positions(reference, runs)));
         files.push(("similarity.svg", selection::similarity(runs)));
     }
-    files.push(("heads.svg", full::heads(&reference.heads)));
-    if let Some(wavelet) = &reference.wavelet {
+    files.push(("heads.svg", full::heads(&reference.report.heads)));
+    if let Some(wavelet) = &reference.report.wavelet {
         files.push(("wavelet.svg", full::wavelet(wavelet)));
     }
     files

@@ -101,14 +101,14 @@ pub(super) fn overview(reference: &Reference, runs: &[Drawn<'_>]) -> String {
     let mut table = header(reference, runs);
     table.heading("full cache");
     let cells = [
-        megabytes(reference.kv_bytes),
-        format!("{:.2} s", reference.first_token_seconds),
-        format!("{:.1}", reference.decode_tokens_per_second),
+        megabytes(reference.report.kv_bytes),
+        format!("{:.2} s", reference.report.first_token_seconds),
+        format!("{:.1}", reference.report.decode_tokens_per_second),
     ];
     for (column, text) in (3..).zip(&cells) {
         table.number(column, QUIET, text);
     }
-    table.answer(INK, &reference.answer);
+    table.answer(INK, &reference.report.answer);
 
     let most = |value: fn(&MethodRun) -> f64| {
         let all = runs.iter().map(|drawn| value(drawn.run));
@@ -131,7 +131,7 @@ pub(super) fn overview(reference: &Reference, runs: &[Drawn<'_>]) -> String {
             share(fidelity.attention_recall),
             neutral(
                 megabytes(run.kv_bytes),
-                run.kv_bytes as f64 / reference.kv_bytes.max(1) as f64,
+                run.kv_bytes as f64 / reference.report.kv_bytes.max(1) as f64,
             ),
             neutral(
                 format!("{:.2} s", run.first_token_seconds),
