@@ -10,6 +10,11 @@ describe('a passage', () => {
 
   it('is shortened to what the answer says', () => {
     expect(excerpt(text, 'He charged 4,150 euros.', 40)).toBe('… and charged us 4,150 euros.')
+    // Whom it is about stands first, also where the rest shares a little more.
+    const clause = 'The Landlord shall keep the roof and the outer walls of the house in good repair.'
+    expect(excerpt(clause, 'The Tenant shall keep the outer walls in good repair.', 50)).toBe(
+      'The Landlord shall keep the roof and the outer …',
+    )
     expect(excerpt(text, 'A slater mended it.', 40)).toBe('The roof was mended by a slater from the …')
     expect(excerpt(text, 'Nobody knows.', 40)).toBe(shorten(text, 40))
     expect(excerpt('Short.', 'x', 40)).toBe('Short.')

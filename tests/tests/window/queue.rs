@@ -57,6 +57,30 @@ fn questions_wait_in_a_queue_and_one_is_taken_back() {
     app.close();
 }
 
+/// The conversation stays at its end while one question after the other is answered.
+#[test]
+fn the_conversation_follows_queued_questions() {
+    if !can_open() {
+        return;
+    }
+    let home = Home::new();
+    let app = first_start(&home);
+    let questions = [QUESTION, OTHER, THIRD, QUESTION, OTHER];
+    for question in questions {
+        app.write("composer", &format!("{question}\u{E007}"));
+    }
+    waits_for(&app, &["done"; 5]);
+    app.until("the last answer is in view", |app| {
+        let left = app.script(
+            "const e = document.querySelector('aside[aria-label=Conversation] .scroll')
+             return e.scrollHeight > 2 * e.clientHeight ? e.scrollHeight - e.scrollTop - e.clientHeight : null",
+            Value::Null,
+        );
+        left.as_f64().filter(|left| *left < 40.0)
+    });
+    app.close();
+}
+
 #[test]
 fn versions_of_an_answer_stand_side_by_side() {
     if !can_open() {

@@ -84,6 +84,9 @@ const wordsOf = (text: string): string[] => text.match(WORDS) ?? []
 /** Names and numbers answer more often than other words. */
 const weight = (word: string) => (/^\p{Lu}|\p{N}/u.test(word) ? 3 : 1)
 
+/** The beginning stays unless another part shares so many times as many words. */
+const FAR_MORE = 2
+
 /** As `shorten`, but the part of `text` that shares the most words with `other`, above all names and numbers. */
 export function excerpt(text: string, other: string, most: number): string {
   const line = text.replace(/\s+/g, ' ').trim()
@@ -95,8 +98,11 @@ export function excerpt(text: string, other: string, most: number): string {
     const words = [...new Set(wordsOf(from(start)))].filter((word) => shared.has(word.toLowerCase()))
     return words.reduce((sum, word) => sum + weight(word), 0)
   })
-  const best = starts.filter((_, i) => found[i] === Math.max(...found))
-  return from(best[0] === 0 ? 0 : best[Math.floor(best.length / 2)]!)
+  // The beginning says whom a sentence is about.
+  const largest = Math.max(...found)
+  if (found[0]! * FAR_MORE >= largest) return from(0)
+  const best = starts.filter((_, i) => found[i] === largest)
+  return from(best[Math.floor(best.length / 2)]!)
 }
 
 /** With a capital first letter. */
