@@ -64,16 +64,29 @@ fn the_conversation_follows_queued_questions() {
         return;
     }
     let home = Home::new();
-    let app = first_start(&home);
-    let questions = [QUESTION, OTHER, THIRD, QUESTION, OTHER];
-    for question in questions {
-        app.write("composer", &format!("{question}\u{E007}"));
+    let app = Launch::plain()
+        .argument("--model")
+        .argument(slow_model(&home))
+        .open(&home);
+    for question in [QUESTION, OTHER, THIRD, QUESTION, OTHER, THIRD] {
+        app.ask(question);
     }
-    waits_for(&app, &["done"; 5]);
-    app.until("the last answer is in view", |app| {
+    app.until("all but the first wait", |app| {
+        (app.count("waiting-remove") == 5).then_some(())
+    });
+    for stopped in 1..=6 {
+        app.click("stop");
+        app.until("the next one is read", |app| {
+            let ended = turns(app)
+                .into_iter()
+                .filter(|turn| turn["state"] == "stopped");
+            (ended.count() == stopped).then_some(())
+        });
+    }
+    app.until("the last question is in view", |app| {
         let left = app.script(
             "const e = document.querySelector('aside[aria-label=Conversation] .scroll')
-             return e.scrollHeight > 2 * e.clientHeight ? e.scrollHeight - e.scrollTop - e.clientHeight : null",
+             return e.scrollHeight > e.clientHeight + 100 ? e.scrollHeight - e.scrollTop - e.clientHeight : null",
             Value::Null,
         );
         left.as_f64().filter(|left| *left < 40.0)
