@@ -30,6 +30,8 @@ const MAX_COLUMNS: usize = 64;
 /// The least rows with several cells, and the largest share of them that do not fit the columns.
 const MIN_ROWS: usize = 2;
 const MAX_MISFITS: f64 = 0.25;
+/// Distance in em up to which the edges or middles of two cells count as one line.
+const ALIGNED: f64 = 0.5;
 /// The longest mark of a list item, in bytes.
 const MAX_MARK: usize = 8;
 /// Dots that lead to a page number.
@@ -258,12 +260,33 @@ fn end_of_run(rows: &[Row], start: usize, text: impl Fn(&Cell) -> String) -> usi
             }
         }
         if !has_one {
+            let after_title = end > start && index > end;
+            if after_title && !is_aligned(row, &rows[start..end]) {
+                break;
+            }
             end = index + 1;
         } else if index - end >= MAX_TITLES || end == start {
             break;
         }
     }
     end
+}
+
+/// Whether a row begins where a row above a title does, and at least half of its cells stand as cells of those rows do;
+/// otherwise the title is that of another table.
+fn is_aligned(row: &Row, above: &[Row]) -> bool {
+    let near = |a: f64, b: f64| (a - b).abs() <= ALIGNED * row.em;
+    let cells = || above.iter().flat_map(|row| &row.cells);
+    let stands = |cell: &&Cell| {
+        cells().any(|other| {
+            let middles = (cell.left + cell.right, other.left + other.right);
+            near(cell.left, other.left)
+                || near(cell.right, other.right)
+                || near(middles.0 / 2.0, middles.1 / 2.0)
+        })
+    };
+    let begins = |other: &Row| near(row.cells[0].left, other.cells[0].left);
+    above.iter().any(begins) && 2 * row.cells.iter().filter(stands).count() >= row.cells.len()
 }
 
 /// The columns of a run of rows, if it is a table.

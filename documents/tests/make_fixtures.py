@@ -368,9 +368,13 @@ def tables():
     marks = [[mark, paragraph(text)] for mark, text in
              [("\u2022", "Close the door of the room behind you when you go."), ("\u2022", "Leave the lamp."), ("1.2", "Count the encyclopedia twice.")]]
     contents = [["1", "The shelves" + " ." * 20, "3"], ["2", "The stairs" + " ." * 21, "9"]]
+    repairs = [["Part", "Mason", "Date", "Payer", "Sum"], ["Tower", "Carrow", "15 June", "Parish", "18,250"],
+               ["Stair", "Whitby", "1 July", "Archive", "7,980"]]
+    charges = [["Year", "Budget", "Share"], ["2023", "14,200", "5,396"], ["2024", "14,900", "5,662"]]
     story = [paragraph("Sold by the archive"), table(by_year, [110, 50, 50, 50], ("ALIGN", (1, 0), (-1, -1), "RIGHT")), Spacer(0, 30),
              table(duties, [95, 130, 80]), Spacer(0, 30), table(narrow, [50, 32, 32, 32]), PageBreak(),
-             table(marks, [18, 200]), Spacer(0, 40), table(contents, [18, 180, 30])]
+             table(marks, [18, 200]), Spacer(0, 40), table(contents, [18, 180, 30]), PageBreak(),
+             table(repairs, [66, 66, 66, 66, 66]), paragraph("Charges"), table(charges, [80, 80, 80])]
     BaseDocTemplate(str(HERE / "tables.pdf"), pagesize=A5, invariant=1, pageTemplates=[
         PageTemplate(id="one", frames=[Frame(40, 40, 340, 520, id="all")])]).build(story)
 

@@ -248,7 +248,7 @@ fn tables_are_written_by_rows() {
         "Year | Volumes | Pages\n1901 | 12 | 3400\n1902 | 15 | 4100"
     );
     let document = open("tables.pdf");
-    let [tables, others] = [0, 1].map(|i| &document.text[document.pages[i].range.clone()]);
+    let [tables, others, two] = [0, 1, 2].map(|i| &document.text[document.pages[i].range.clone()]);
     let expected = "\
 Sold by the archive
  | 2021 | 2022 | 2023
@@ -266,6 +266,16 @@ Bolt | 12 | 0.40 | 4.80
 Nut |  | 0.20 | 2.40
 Washer | 100 | 0.05 | 5.00";
     assert_eq!(tables.trim_end(), expected);
+    // A line between two tables is in neither, and each has its own columns.
+    let expected = "\
+Part | Mason | Date | Payer | Sum
+Tower | Carrow | 15 June | Parish | 18,250
+Stair | Whitby | 1 July | Archive | 7,980
+Charges
+Year | Budget | Share
+2023 | 14,200 | 5,396
+2024 | 14,900 | 5,662";
+    assert_eq!(two.trim_end(), expected);
     // A source is the whole row.
     for (at, row) in [
         ("1,310", "Lamp oil | 1,204 |  | 1,310"),
