@@ -115,6 +115,8 @@ def signalled(*_):
     signal.raise_signal(signal.SIGINT)
 
 
+# A program that a shell has started in the background ignores Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 for callback in (raising, signalled):
     interrupted(sample, on_text=callback)
     interrupted(sample, on_progress=callback)
