@@ -1,6 +1,6 @@
 //! Questions that wait, versions of an answer, an edited question, a branch, a pasted text, a chat without a document.
 
-use crate::slow_models::slow_model;
+use crate::slow_models::{answering_long, slow_model};
 use kept_tests::window::{App, Home, Launch, QUESTION, answered, can_open, first_start};
 use serde_json::{Value, json};
 
@@ -64,18 +64,7 @@ fn the_conversation_follows_queued_questions() {
         return;
     }
     let home = Home::new();
-    let app = Launch::plain()
-        .argument("--model")
-        .argument(slow_model(&home))
-        .open(&home);
-    app.until("the slow model is open", |app| {
-        (app.snapshot()["model"]["name"] == "slow").then_some(())
-    });
-    // No answer ends while the others are asked.
-    let mut settings = app.snapshot()["settings"].clone();
-    settings["maxTokens"] = 8000.into();
-    app.invoke("save_settings", &json!({"settings": settings}))
-        .expect("settings are taken");
+    let app = answering_long(&home);
     for question in [QUESTION, OTHER, THIRD, QUESTION, OTHER, THIRD] {
         app.ask(question);
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::slow_models::slow_model;
+use crate::slow_models::answering_long;
 use kept_tests::window::{App, Home, Launch, QUESTION, TIMEOUT, can_open, first_start};
 use serde_json::{Value, json};
 
@@ -143,18 +143,7 @@ fn a_partial_answer_survives_a_kill_of_the_app() {
         return;
     }
     let home = Home::new();
-    let app = Launch::plain()
-        .argument("--model")
-        .argument(slow_model(&home))
-        .open(&home);
-    app.until("the slow model is open", |app| {
-        (app.snapshot()["model"]["name"] == "slow").then_some(())
-    });
-    app.shows_document("sample.txt");
-    let mut settings = app.snapshot()["settings"].clone();
-    settings["maxTokens"] = 8000.into();
-    app.invoke("save_settings", &json!({"settings": settings}))
-        .expect("settings are taken");
+    let app = answering_long(&home);
     app.ask(QUESTION);
     app.until("it answers", |app| {
         (app.state()? == "answering" && app.answer().chars().count() > 100).then_some(())

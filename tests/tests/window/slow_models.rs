@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use kept_models::testing::TinyLlama;
-use kept_tests::window::Home;
+use kept_tests::window::{App, Home, Launch};
+use serde_json::json;
 
 /// Large enough to read the sample for several seconds, with an end token so unlikely that decoding continues.
 #[must_use]
@@ -23,6 +24,24 @@ pub fn slow_model(home: &Home) -> PathBuf {
     };
     model.write(&path).expect("a model is written");
     path
+}
+
+/// The app with [`slow_model`] and the sample; an answer goes on until it is stopped.
+#[track_caller]
+pub fn answering_long(home: &Home) -> App<'_> {
+    let app = Launch::plain()
+        .argument("--model")
+        .argument(slow_model(home))
+        .open(home);
+    app.until("the slow model is open", |app| {
+        (app.snapshot()["model"]["name"] == "slow").then_some(())
+    });
+    app.shows_document("sample.txt");
+    let mut settings = app.snapshot()["settings"].clone();
+    settings["maxTokens"] = 8000.into();
+    app.invoke("save_settings", &json!({"settings": settings}))
+        .expect("settings are taken");
+    app
 }
 
 /// Small enough to read 128K tokens within a test.
