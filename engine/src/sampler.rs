@@ -14,7 +14,7 @@ use crate::EngineError;
 
 /// Below this temperature, the division overflows f32, and only the most likely token is left anyway.
 const MIN_TEMPERATURE: f64 = 1e-4;
-/// Below this top-p, f32 rounding in the sum of probabilities is larger than the threshold.
+/// Below this top-p or min-p, f32 rounding in the sum of probabilities is larger than the threshold.
 const MIN_SHARE: f64 = 1e-6;
 /// Range of [`Sampling::repeat_penalty`]: from off to values that all but forbid common words.
 pub const REPEAT_PENALTY: RangeInclusive<f64> = 1.0..=2.0;
