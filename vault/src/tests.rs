@@ -2,7 +2,7 @@
 
 mod eviction;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kept_kernels::{HeadShape, PackedRows, RowStore, Stop};
 use kept_policies::Snapshot;
@@ -44,8 +44,13 @@ fn shape(kind: PackedRows) -> VaultShape {
 }
 
 fn key(digit: char) -> VaultKey {
-    let name = digit.to_string().repeat(64);
-    VaultKey::of_file(Path::new(&format!("{name}.vault"))).expect("64 digits")
+    key_of(digit, digit)
+}
+
+/// The key of the tokens `tokens` and the model `model`.
+fn key_of(tokens: char, model: char) -> VaultKey {
+    let half = |digit: char| digit.to_string().repeat(32);
+    VaultKey::parse(&(half(tokens) + &half(model))).expect("64 digits")
 }
 
 /// Rows that all differ, with capacity for `capacity` rows.
@@ -319,7 +324,7 @@ fn a_vault_is_found_by_shared_first_tokens() {
     let (_place, folder) = folder(1 << 20);
     write(&folder, &key('a'), PackedRows::F16);
     // The same model and settings, other tokens.
-    let other = VaultKey::parse(&format!("{}{}", "a".repeat(32), "b".repeat(32))).expect("a key");
+    let other = key_of('b', 'a');
     let mut longer = ids();
     longer.extend([5, 6]);
     let found = folder.find(&other, &longer).expect("no error");
@@ -383,10 +388,11 @@ fn an_unusable_file_does_not_block_other_vaults() {
     let (place, folder) = folder(1 << 20);
     write(&folder, &key('a'), PackedRows::F16);
     // A folder with the name of a vault, which cannot be removed as a file.
-    let akin = format!("{}{}", "a".repeat(32), "0".repeat(32));
-    let bad = place.path().join(format!("vaults/{akin}.vault"));
+    let bad = place
+        .path()
+        .join(format!("vaults/{}.vault", key_of('0', 'a')));
     std::fs::create_dir(&bad).expect("made");
-    let other = VaultKey::parse(&format!("{}{}", "a".repeat(32), "b".repeat(32))).expect("a key");
+    let other = key_of('b', 'a');
     assert!(folder.find(&other, &ids()).expect("no error").is_some());
     write(&folder, &key('b'), PackedRows::F16);
     let said = folder.clear().expect_err("it stays");
