@@ -8,16 +8,14 @@ use std::sync::{Arc, OnceLock};
 use kept_documents::Document;
 use kept_kernels::{CacheType, return_freed_memory};
 use kept_models::{Model, OpenOptions};
-use kept_policies::{Budget, FULL, Method};
+use kept_policies::Budget;
 
-use crate::compact::F16_ROWS;
 use crate::note::Note;
 use crate::plan::{full_cache_bytes, window_bytes};
 use crate::reading::SECTION_WORK;
-use crate::shape::shape_of;
 use crate::{
     Attended, Chosen, Citation, EngineError, EvictionLog, HeadAttention, MemoryLedger, MethodSpec,
-    PlanRequest, Prompt, PromptText, RetentionMap, Sampling, Source, Streaming, Turn,
+    Prompt, PromptText, RetentionMap, Sampling, Source, Streaming, Turn,
 };
 use kept_vault::{ModelFingerprint, VaultUse, Vaults};
 
@@ -368,64 +366,5 @@ impl Engine {
     /// layers.
     pub fn kv_bytes_full(&self, tokens: usize) -> u64 {
         full_cache_bytes(self.model().config(), tokens, self.cache_type())
-    }
-
-    /// Rows per KV head that `method` gets in a regular prefill, without regard to a memory limit. Without a budget, a
-    /// method's own default applies if it has one. A budget in bytes includes rows, tables and buffers for the answer. The
-    /// full cache has no budget.
-    pub fn rows_for(
-        &self,
-        method: &dyn Method,
-        request: &PlanRequest<'_>,
-    ) -> Result<usize, EngineError> {
-        let &PlanRequest { prompt, budget, .. } = request;
-        if method.name() == FULL {
-            return Ok(prompt.tokens);
-        }
-        let own = match budget {
-            Some(_) => None,
-            None => method.default_rows(&shape_of(self.model()), prompt),
-        };
-        if let Some(own) = own {
-            return Ok(own);
-        }
-        let rows = self.budget_rows(budget, prompt.tokens)?;
-        match budget {
-            // A budget in bytes includes tables and the answer's buffers.
-            Some(Budget::Bytes(bytes)) => {
-                let most = rows.min(prompt.tokens).max(1);
-                self.rows_in_bytes(method, request, bytes, most)
-            }
-            _ => Ok(rows),
-        }
-    }
-
-    /// Rows per KV head for `budget` on a prompt of `tokens` tokens, without regard to a method's own defaults.
-    pub fn budget_rows(&self, budget: Option<Budget>, tokens: usize) -> Result<usize, EngineError> {
-        let row = self.bytes_per_row();
-        let bytes = match budget {
-            Some(Budget::Bytes(bytes)) => bytes,
-            Some(budget) => return Ok(budget.rows(tokens, row)?),
-            None => return Ok((tokens / 4).max(Self::MIN_DEFAULT_BUDGET)),
-        };
-        // Sliding-window layers are served first.
-        let windows = self.window_bytes(tokens);
-        if windows > 0 && bytes < windows + row {
-            return Err(EngineError::BudgetBelowWindows {
-                bytes,
-                windows,
-                row,
-            });
-        }
-        let left = bytes - windows;
-        // Then the rows of a quantised cache that stay f16.
-        let config = self.model().config();
-        let wide = 2 * self.cache_type().wide().row_bytes(config.head_dim);
-        let wide = (config.full_layers().count() * config.kv_heads * wide) as u64;
-        if left <= F16_ROWS as u64 * wide {
-            return Ok(Budget::Bytes(left).rows(tokens, wide)?);
-        }
-        let exact = F16_ROWS as u64 * wide.saturating_sub(row);
-        Ok(Budget::Bytes(left - exact).rows(tokens, row)?)
     }
 }

@@ -72,7 +72,7 @@ fn run_all(
         );
         reported = Instant::now();
     };
-    let budgets: Vec<_> = runs.iter().map(|run| budget(engine, run, tokens)).collect();
+    let budgets: Vec<_> = runs.iter().map(|run| budget(run, tokens)).collect();
     let mut planned: Vec<usize> = Vec::new();
     let mut pairs = Vec::new();
     for (index, (run, budget)) in runs.iter().zip(&budgets).enumerate() {
@@ -120,12 +120,11 @@ fn shares_of(map: &RetentionMap, document: Range<usize>, cells: &MapGrid) -> Vec
 }
 
 /// Parses the budget of `run`; without one, the default budget of a question with `tokens` prompt tokens.
-fn budget(engine: &Engine, run: &CompareRun, tokens: usize) -> Result<Budget, Fault> {
+fn budget(run: &CompareRun, tokens: usize) -> Result<Budget, Fault> {
     if let Some(budget) = parse_budget(run.budget.as_deref())? {
         return Ok(budget);
     }
-    let rows = engine.budget_rows(None, tokens);
-    Ok(Budget::Rows(rows?))
+    Ok(Budget::Rows(Engine::default_rows(tokens)))
 }
 
 /// Reports the progress of `sharing` runs from `run` on; without `run` that of the reference.

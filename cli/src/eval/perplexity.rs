@@ -105,7 +105,7 @@ fn measure_all(
             let shown = budget.map_or(String::new(), |budget| budget.to_string());
             let bar = ReadingBar::new();
             bar.label(format!("{method} {shown}").trim());
-            let rows = budget.map(|budget| engine.budget_rows(Some(budget), ids.len()));
+            let rows = budget.map(|budget| engine.budget_rows(budget, ids.len()));
             let task = PerplexityTask {
                 ids,
                 method,

@@ -163,7 +163,7 @@ impl Engine {
         let given = match request.budget {
             None => None,
             Some(Budget::Share(_)) if tokens <= Self::MIN_DEFAULT_BUDGET => Some(tokens),
-            budget => Some(self.budget_rows(budget, tokens)?),
+            Some(budget) => Some(self.budget_rows(budget, tokens)?),
         };
         // Whether a budget in bytes holds everything is known when its rows are.
         let bytes = matches!(request.budget, Some(Budget::Bytes(_)));
@@ -361,8 +361,8 @@ impl Engine {
         };
         let method = MethodSpec::plain(&taken.method);
         let built = method.build()?;
-        let plan = self.stream_plan(&*built, &case.request)?;
-        let (rows, cache) = self.rows_that_fit(case, &method, plan.rows)?;
+        let wanted = self.rows_for(&*built, &case.request)?;
+        let (rows, cache) = self.rows_that_fit(case, &method, wanted)?;
         let stored = self.clone().with_cache(cache);
         let expected_bytes = stored.expected_bytes(case, &method, rows)?;
         Ok(Chosen {
@@ -398,11 +398,7 @@ impl Engine {
                 let built = method.build()?;
                 let stored = self.for_bytes(&*built, &request)?;
                 let stored = stored.map_or_else(|| self.clone(), |(stored, _)| stored);
-                let rows = if self.uses_streaming(&request) {
-                    stored.stream_plan(&*built, &request)?.rows
-                } else {
-                    stored.rows_for(&*built, &request)?
-                };
+                let rows = stored.rows_for(&*built, &request)?;
                 (stored, rows)
             }
             _ => (self.clone(), wanted),

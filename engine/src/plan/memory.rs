@@ -54,30 +54,6 @@ impl MemoryChoice {
 }
 
 impl Engine {
-    /// The most rows per KV head under `method`, up to `most`, whose cache, tables and answer buffers take at most
-    /// `bytes`.
-    ///
-    /// # Errors
-    /// [`EngineError::BudgetBytes`] with the missing bytes if not even the method's smallest number of rows fits.
-    pub(crate) fn rows_in_bytes(
-        &self,
-        method: &dyn Method,
-        request: &PlanRequest<'_>,
-        bytes: u64,
-        most: usize,
-    ) -> Result<usize, EngineError> {
-        let held = |ledger: MemoryLedger| ledger.kept() + ledger.decode;
-        let found = self.most_rows(method, request, bytes, CHUNK, most, &held)?;
-        found.map(|choice| choice.rows).map_err(|needed| {
-            let windows = self.window_bytes(request.prompt.tokens);
-            EngineError::BudgetBytes {
-                bytes,
-                missing: needed.saturating_sub(bytes),
-                windows: (windows > 0).then_some(windows),
-            }
-        })
-    }
-
     /// The number of rows (at most `wanted`, or all without it) and the chunk size that fit in `memory` bytes in
     /// total.
     ///
@@ -212,10 +188,9 @@ impl Engine {
         }
         let tokens = request.prompt.tokens;
         let held = |engine: &Engine| -> Held<(usize, CacheType)> {
-            let wanted = match (budget, streams) {
-                (None, false) => None,
-                (_, true) => Some(engine.stream_plan(method, request)?.rows),
-                (Some(_), false) => Some(engine.rows_for(method, request)?),
+            let wanted = match budget.is_some() || streams {
+                true => Some(engine.rows_for(method, request)?),
+                false => None,
             };
             let rows = match limits.memory {
                 Some(memory) => {
@@ -229,7 +204,7 @@ impl Engine {
         };
         // The number of rows without a limit in bytes.
         let most = match (budget, bytes) {
-            (Some(budget), false) => self.budget_rows(Some(budget), tokens)?.min(tokens),
+            (Some(budget), false) => self.budget_rows(budget, tokens)?.min(tokens),
             _ if streams => StreamPlan::MAX_DEFAULT_ROWS.min(tokens),
             _ => tokens,
         };
@@ -308,81 +283,10 @@ impl Engine {
             spec.name
         )
     }
-
-    /// The most rows, up to `most`, whose `size` is at most `bytes`, by binary search; or the smallest size found if
-    /// none fit.
-    fn most_rows(
-        &self,
-        method: &dyn Method,
-        request: &PlanRequest<'_>,
-        bytes: u64,
-        chunk: usize,
-        most: usize,
-        size: &dyn Fn(MemoryLedger) -> u64,
-    ) -> Result<Result<MemoryChoice, u64>, EngineError> {
-        let sized = |rows: usize| -> Result<Sized, EngineError> {
-            match self.ledger_with(method, request, rows, chunk) {
-                Ok((ledger, chunk)) => Ok(Sized::Takes(size(ledger), chunk)),
-                Err(EngineError::Policy(PolicyError::BudgetTooSmall { needed, .. })) => {
-                    Ok(Sized::TooFew(needed))
-                }
-                // Streaming mode cannot hold that many rows.
-                Err(EngineError::StreamBudget { .. }) => Ok(Sized::TooMany),
-                Err(error) => Err(error),
-            }
-        };
-        let (mut fitting, mut failing) = (None, most + 1);
-        let mut low = 0;
-        let choice = |rows, chunk, bytes| MemoryChoice {
-            rows,
-            chunk,
-            cache: self.cache_type(),
-            bytes,
-        };
-        if let Sized::Takes(takes, chunk) = sized(most)?
-            && takes <= bytes
-        {
-            return Ok(Ok(choice(most, chunk, takes)));
-        }
-        let mut least: Option<u64> = None;
-        while failing - low > 1 {
-            let rows = low + (failing - low) / 2;
-            match sized(rows)? {
-                Sized::Takes(takes, chunk) if takes <= bytes => {
-                    fitting = Some(choice(rows, chunk, takes));
-                    low = rows;
-                }
-                Sized::Takes(takes, _) => {
-                    least = Some(least.map_or(takes, |least| least.min(takes)));
-                    failing = rows;
-                }
-                Sized::TooMany => failing = rows,
-                Sized::TooFew(needed) => low = rows.max(needed.saturating_sub(1).min(failing - 1)),
-            }
-        }
-        match (fitting, least) {
-            (Some(fitting), _) => Ok(Ok(fitting)),
-            (None, Some(least)) => Ok(Err(least)),
-            // Too few rows for the method, or none fit the context length: `ledger_with` returns the specific error.
-            (None, None) => self
-                .ledger_with(method, request, most, chunk)
-                .map(|(ledger, _)| Err(size(ledger))),
-        }
-    }
 }
 
 /// The number of rows that fit, and the result for them.
 type Held<T> = Result<(usize, T), EngineError>;
-
-/// Result for a number of rows.
-enum Sized {
-    /// Bytes, and the chunk size in tokens.
-    Takes(u64, usize),
-    /// The method needs at least this many rows.
-    TooFew(usize),
-    /// The context length cannot hold as many rows.
-    TooMany,
-}
 
 /// In streaming mode the program's memory is rounded up to a multiple of this, so that the number of rows is
 /// reproducible.

@@ -13,6 +13,7 @@ mod memory;
 mod prefill;
 mod reading;
 mod reconstruction;
+mod rows;
 mod stream;
 
 use std::sync::Arc;

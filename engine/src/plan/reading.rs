@@ -22,7 +22,7 @@ impl Engine {
         chunk: usize,
     ) -> Result<(MemoryLedger, usize), EngineError> {
         if self.uses_streaming(request) {
-            let plan = self.stream_plan_with(method, request, rows, chunk)?;
+            let plan = self.stream_plan_with(method, request, Some(rows), Some(chunk))?;
             return Ok((self.ledger_of_stream(&plan)?, plan.chunk));
         }
         let plan = self.prefill_plan_with(method, request, rows, chunk)?;
@@ -49,15 +49,14 @@ impl Engine {
         Ok(plan)
     }
 
-    /// The plan of streaming mode with `rows` rows and chunks of at most `chunk` tokens.
-    fn stream_plan_with(
+    /// The plan of streaming mode with `rows` rows and chunks of at most `chunk` tokens, or with the defaults.
+    pub(super) fn stream_plan_with(
         &self,
         method: &dyn Method,
         request: &PlanRequest<'_>,
-        rows: usize,
-        chunk: usize,
+        rows: Option<usize>,
+        chunk: Option<usize>,
     ) -> Result<StreamPlan, EngineError> {
-        let (rows, chunk) = (Some(rows), Some(chunk));
         let (prompt, most) = (request.prompt, request.max_new_tokens);
         let cache = self.cache_type();
         let mut plan = StreamPlan::new(self.model(), method, prompt, rows, most, chunk, cache)?;
@@ -107,7 +106,7 @@ impl Engine {
         let choice = self.plan_within_limit(method, request, memory, Some(plan.rows))?;
         let cost = auto::streaming_in_words(request.method);
         let note = choice.note(memory, request.prompt.tokens, None, cost);
-        let plan = self.stream_plan_with(method, request, choice.rows, choice.chunk)?;
+        let plan = self.stream_plan_with(method, request, Some(choice.rows), Some(choice.chunk))?;
         Ok((plan, Some(note)))
     }
 

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use kept_kernels::Stop;
 use kept_models::RopeTable;
-use kept_policies::{Budget, Method};
+use kept_policies::Method;
 
 use super::{Stream, StreamCheckpoint};
 use crate::answering::{Answering, PrefilledPrompt};
 use crate::asking::PlannedQuestion;
 use crate::note::Note;
-use crate::plan::{PlanRequest, StreamPlan};
+use crate::plan::StreamPlan;
 use crate::progress_meter::ProgressMeter;
 use crate::{
     Answer, Engine, EngineError, Event, MemoryLedger, MemoryNow, MethodSpec, Phase, Sampler,
@@ -107,55 +107,6 @@ impl StreamProgress<'_> {
 }
 
 impl Engine {
-    /// The plan of streaming mode, without regard to a memory limit. A budget given as a share is limited to the rows
-    /// that fit the context length.
-    ///
-    /// # Errors
-    /// As [`StreamPlan::new`], and budgets of no rows.
-    pub fn stream_plan(
-        &self,
-        method: &dyn Method,
-        request: &PlanRequest<'_>,
-    ) -> Result<StreamPlan, EngineError> {
-        let &PlanRequest { prompt, budget, .. } = request;
-        let rows = match budget {
-            None => None,
-            Some(budget) => {
-                // A share refers to the document, so that every question on it gets the same rows.
-                let text = prompt.tokens - prompt.after;
-                let rows = self.budget_rows(Some(budget), text)?;
-                Some(match budget {
-                    Budget::Bytes(bytes) => {
-                        let most = rows.min(prompt.tokens).max(1);
-                        self.rows_in_bytes(method, request, bytes, most)?
-                    }
-                    _ => rows,
-                })
-            }
-        };
-        let new = |rows| {
-            StreamPlan::new(
-                self.model(),
-                method,
-                prompt,
-                rows,
-                request.max_new_tokens,
-                None,
-                self.cache_type(),
-            )
-        };
-        let mut plan = match (new(rows), budget) {
-            (Err(EngineError::StreamBudget { rows, most, .. }), Some(Budget::Share(_))) => {
-                let mut plan = new(Some(most))?;
-                plan.wanted = Some(rows);
-                plan
-            }
-            (plan, _) => plan?,
-        };
-        plan.vault = request.vault.is_some();
-        Ok(plan)
-    }
-
     /// [`Engine::ask`] for a prompt that is read in streaming mode.
     pub(crate) fn ask_streaming(
         &self,

@@ -269,10 +269,10 @@ fn memory_and_map_include_sliding_windows() {
             let bytes = engine.window_bytes(n) + budget * engine.bytes_per_row();
             // Bytes of the rows alone, sliding windows first; a budget in bytes also covers tables and the answer's
             // buffers (`engine/src/plan/memory.rs`).
-            let alone = engine.budget_rows(Some(Budget::Bytes(bytes)), n);
+            let alone = engine.budget_rows(Budget::Bytes(bytes), n);
             assert_eq!(alone.ok(), (budget > 0).then_some(20), "{stem} {name}");
             let budget = (budget > 0).then_some(Budget::Rows(20));
-            let rows = engine.budget_rows(budget, n).expect("a budget");
+            let rows = budget.map_or(Engine::default_rows(n), |_| 20);
             let prompt = PromptShape::of(n);
             let estimate = engine
                 .estimate(&PlanRequest::new(&prompt, &method, budget, max_new_tokens))
@@ -309,8 +309,8 @@ fn memory_and_map_include_sliding_windows() {
             let most = outcome.map.counts().into_iter().max();
             assert_eq!(most, Some((full * config.kv_heads) as u32), "{stem} {name}");
         }
-        let method = Some(Budget::Bytes(1000));
-        let refused = engine.budget_rows(method, n).unwrap_err().to_string();
+        let refused = engine.budget_rows(Budget::Bytes(1000), n).unwrap_err();
+        let refused = refused.to_string();
         assert!(refused.contains("sliding-window"), "{refused}");
     }
 }

@@ -154,7 +154,7 @@ fn methods_accept_each_cache_type_or_name_those_they_do() {
 fn a_byte_budget_gives_more_rows_of_a_smaller_type() {
     let rows = |cache| {
         let (_folder, engine) = engine();
-        let budget = Some(Budget::Bytes(1 << 20));
+        let budget = Budget::Bytes(1 << 20);
         let rows = engine.with_cache(cache).budget_rows(budget, 4000);
         rows.expect("rows")
     };
