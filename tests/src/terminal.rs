@@ -245,10 +245,15 @@ impl Run {
     }
 }
 
-/// Asserts that a process whose memory peaked at `peak` bytes was expected to peak at `expected`: it takes at most a
-/// fiftieth more, and at most a tenth less, because not all of the program's pages are in memory.
+/// By how many bytes the resident pages of one program vary with how the system has cached its file: between 16.0 and
+/// 19.5 MiB were measured, the most right after it was linked.
+pub const CODE_VARIES: u64 = 4 << 20;
+
+/// Asserts that a process whose memory peaked at `peak` bytes was expected to peak at `expected`: beside what its code
+/// varies by, it takes at most a fiftieth more, and at most a tenth less.
 #[track_caller]
 pub fn assert_peak(expected: f64, peak: f64, what: &str) {
-    let met = peak <= 1.02 * expected && expected - peak < 0.1 * peak;
+    let code = CODE_VARIES as f64;
+    let met = peak <= 1.02 * expected + code && expected - peak < 0.1 * peak + code;
     assert!(met, "{what}: {expected} expected, {peak} measured");
 }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use kept_engine::policies::STREAMING;
 use kept_tests::golden;
-use kept_tests::terminal::{Run, assert_peak, kept, kept_in};
+use kept_tests::terminal::{CODE_VARIES, Run, assert_peak, kept, kept_in};
 use serde_json::Value;
 
 fn run(words: &[&str], paths: &[(&str, &std::path::Path)]) -> Run {
@@ -28,7 +28,7 @@ fn streaming_memory_does_not_grow_with_the_text() {
     for (method, budget) in [("streaming_llm", "64"), ("treekv", "64"), ("ems", "16")] {
         let lengths: [u64; 2] = match method {
             // Merging is slow.
-            "ems" => [5_000, 50_000],
+            "ems" => [7_000, 70_000],
             "treekv" => [10_000, 100_000],
             _ => [20_000, 200_000],
         };
@@ -53,7 +53,7 @@ fn streaming_memory_does_not_grow_with_the_text() {
         let (before, after) = (ledger(&short, lengths[0]), ledger(&long, lengths[1]));
         assert_eq!(before, after, "{method}");
         assert_eq!(short["kv_bytes"], long["kv_bytes"], "{method}");
-        let more = 4 * (lengths[1] - lengths[0]) + (1 << 20);
+        let more = 4 * (lengths[1] - lengths[0]) + CODE_VARIES;
         let (before, after) = (bytes(&short["peak_bytes"]), bytes(&long["peak_bytes"]));
         assert!(
             after <= before + more,
@@ -111,7 +111,10 @@ fn a_memory_limit_reuses_the_checkpoint() {
             // The few tokens of a later question do not fill the buffers of a whole chunk.
             match i {
                 0 => assert_peak(expected as f64, peak as f64, "the first question"),
-                _ => assert!(peak <= expected, "{i}: {expected} expected, {peak} taken"),
+                _ => assert!(
+                    peak <= expected + CODE_VARIES,
+                    "{i}: {expected} expected, {peak} taken"
+                ),
             }
         }
     }
