@@ -28,8 +28,8 @@ pub struct DocumentLength {
     pub prefix_ids: Vec<u32>,
     /// The error, if no question of ordinary length can be asked.
     pub too_long: Option<EngineError>,
-    /// A sentence on streaming mode, if the document exceeds the context length.
-    pub streaming: Option<String>,
+    /// Whether the document exceeds the context length, so that it is read in streaming mode.
+    pub streams: bool,
 }
 
 impl DocumentLength {
@@ -47,26 +47,25 @@ impl DocumentLength {
                 prompt: PromptShape::of(tokens),
                 prefix_ids: Vec::new(),
                 too_long: None,
-                streaming: Some(streaming_note(model, &format!("about {tokens} tokens"))),
+                streams: true,
             });
         }
         let text = PromptText::new(document, ORDINARY_QUESTION);
         let prompt = Prompt::encode(model, &text, &Stop::new())?;
         let refusal = prompt.too_long(model, document)?;
-        let needs_streaming = matches!(refusal, Some(EngineError::TooLong { .. }));
+        let streams = matches!(refusal, Some(EngineError::TooLong { .. }));
         Ok(Self {
             tokens: prompt.document.len(),
             estimated: false,
             prompt_tokens: prompt.len(),
             prompt: prompt.shape(),
-            prefix_ids: if refusal.is_none() || needs_streaming {
+            prefix_ids: if refusal.is_none() || streams {
                 prompt.ids[..prompt.document.end].to_vec()
             } else {
                 Vec::new()
             },
-            too_long: refusal.filter(|_| !needs_streaming),
-            streaming: needs_streaming
-                .then(|| streaming_note(model, &format!("{} tokens", prompt.len()))),
+            too_long: refusal.filter(|_| !streams),
+            streams,
         })
     }
 }
@@ -96,13 +95,4 @@ impl DocumentLength {
             ..self.prompt
         })
     }
-}
-
-/// The note that a document of `have`, longer than the context length, will be read in streaming mode.
-fn streaming_note(model: &Model, have: &str) -> String {
-    format!(
-        "the document has {have} with the question and {} reads {}: it will be read in streaming mode, which is approximate, because rows evicted on the way cannot be found again; a model with a longer context reads it whole",
-        model.name(),
-        model.config().context
-    )
 }

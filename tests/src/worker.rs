@@ -12,7 +12,7 @@ use crate::golden::repository;
 use crate::terminal;
 use kept_engine::MethodSpec;
 use kept_worker::protocol::{
-    AskRequest, ProtocolError, Reply, Request, read_message, write_message,
+    Access, AskRequest, ProtocolError, Reply, Request, read_message, write_message,
 };
 
 /// Longer than anything takes even on a busy machine; a longer wait is a hang.
@@ -205,6 +205,24 @@ impl Drop for Worker {
 /// The sample document.
 pub fn sample() -> PathBuf {
     repository().join("assets/sample.txt")
+}
+
+/// A request that opens `path` as the document.
+pub fn open_document(path: PathBuf) -> Request {
+    Request::OpenDocument {
+        path,
+        adds: false,
+        access: Access::Plain,
+    }
+}
+
+/// A request that adds `path` to the open document.
+pub fn add_document(path: PathBuf) -> Request {
+    Request::OpenDocument {
+        path,
+        adds: true,
+        access: Access::Plain,
+    }
 }
 
 /// A request to open `model`.

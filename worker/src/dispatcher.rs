@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use kept_engine::DocumentLength;
 use kept_engine::documents::{Document, recognised_languages};
 use kept_engine::kernels::Stop;
-use kept_worker::protocol::{Failure, Fault, Reply, Request};
+use kept_worker::protocol::{Access, Failure, Fault, Reply, Request};
 
 use crate::asking;
 use crate::facts;
@@ -16,7 +16,7 @@ use crate::joining;
 use crate::opening;
 use crate::output::Output;
 use crate::vault_settings::VaultSettings;
-use crate::work::{Access, Input, Job, ModelName, OpenDocument, OpenModel, Opened, Outcome};
+use crate::work::{Input, Job, ModelName, OpenDocument, OpenModel, Opened, Outcome};
 
 mod questions;
 
@@ -143,17 +143,7 @@ impl Dispatcher {
                 model,
                 stretch,
             } => opening::inspect(ticket, ModelName { model, stretch }, self.output.clone()),
-            Request::OpenDocument { path } => self.open_document(path, Access::Plain, false),
-            Request::AddDocument { path } => self.open_document(path, Access::Plain, true),
-            Request::UnlockDocument { path, adds } => {
-                let password = String::from_utf8_lossy(&bytes).into_owned();
-                self.open_document(path, Access::Password(password), adds);
-            }
-            Request::RecogniseDocument {
-                path,
-                adds,
-                languages,
-            } => self.open_document(path, Access::Recognition(languages), adds),
+            Request::OpenDocument { path, adds, access } => self.open_document(path, access, adds),
             Request::RemoveDocument { part } => self.remove_document(part),
             Request::AdoptDocument { document } => {
                 self.cancel_document();
@@ -329,25 +319,21 @@ impl Dispatcher {
 
     fn report_length(&self, counted: &Outcome<DocumentLength>) {
         let Some(model) = &self.model else { return };
-        let (tokens, estimated, refusal, streaming) = match counted {
-            Ok(length) => {
-                let refusal = length.too_long.as_ref().map(ToString::to_string);
-                (
-                    length.tokens,
-                    length.estimated,
-                    refusal,
-                    length.streaming.clone(),
-                )
-            }
-            Err(why) => (0, false, Some(why.message.clone()), None),
+        let (tokens, estimated, streams, refusal) = match counted {
+            Ok(length) => (
+                length.tokens,
+                length.estimated,
+                length.streams,
+                length.too_long.as_ref().map(ToString::to_string),
+            ),
+            Err(why) => (0, false, false, Some(why.message.clone())),
         };
         self.output.send(&Reply::Tokens {
             tokens,
             estimated,
             context: model.facts.context,
-            fits: refusal.is_none(),
-            streams: refusal.is_none() && streaming.is_some(),
-            message: refusal.or(streaming),
+            streams,
+            refusal,
         });
     }
 

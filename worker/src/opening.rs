@@ -10,13 +10,12 @@ use kept_engine::documents::{Document, Recognition};
 use kept_engine::kernels::Stop;
 use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::{DocumentLength, Engine, EngineError, model_path};
-use kept_worker::protocol::Fault;
-use kept_worker::protocol::{Failure, Inspection, MAX_PAYLOAD_BYTES, Reply};
+use kept_worker::protocol::{Access, Failure, Fault, Inspection, MAX_PAYLOAD_BYTES, Reply};
 
 use crate::device;
 use crate::facts;
 use crate::output::Output;
-use crate::work::{Access, Input, ModelName, OpenDocument, OpenModel, Opened, Outcome};
+use crate::work::{Input, ModelName, OpenDocument, OpenModel, Opened, Outcome};
 
 /// Opens the model that `name` names and sends the result to `inbox` under `number`. The model `before`, if given, is
 /// freed first, as soon as it has no other users.

@@ -64,16 +64,6 @@ impl OpenDocument {
     }
 }
 
-/// How a document is opened.
-pub enum Access {
-    /// As it is.
-    Plain,
-    /// With a password.
-    Password(String),
-    /// With the text of pages that are images recognised, in these languages.
-    Recognition(Vec<String>),
-}
-
 /// Result of opening or counting.
 pub type Outcome<T> = Result<T, Fault>;
 

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use kept_engine::documents::Document;
-use kept_worker::protocol::Request;
+use kept_worker::protocol::{Access, Request};
 
 use super::AppState;
 use super::document::{OpenDocument, plain_text};
 use super::effect::{Effect, Save};
 use super::parts::take;
-use super::waiting::Access;
 use crate::contract::{AppEvent, FileNeeds, NoticeKind, Place};
 use crate::messages;
 use crate::sample;

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use kept_worker::protocol::{Fault, FaultCode, Request};
+use kept_worker::protocol::{Access, Fault, FaultCode, Request};
 
 use super::AppState;
-use super::waiting::{Access, Opening};
+use super::waiting::Opening;
 use crate::contract::{
     AppEvent, FileNeeds, NoticeKind, PendingFile, Place, Replacement, WorkerStatus,
 };
@@ -91,7 +91,7 @@ impl AppState {
 
     /// Opens the document that waits for its password with what the user typed; without a password it is not opened.
     pub fn unlock_document(&mut self, password: Option<String>) {
-        self.decide_pending(password.map(|typed| Access::Password(typed.into())));
+        self.decide_pending(password.map(Access::Password));
     }
 
     /// Opens the document that waits for it with its text recognised in `languages`; without any it is not opened.
@@ -166,25 +166,13 @@ impl AppState {
             ),
             None => {
                 let opening = opening.clone();
-                let (path, adds) = (opening.path.clone(), opening.adds);
-                let (request, password) = match &opening.access {
-                    Access::Plain if adds => (Request::AddDocument { path }, None),
-                    Access::Plain => (Request::OpenDocument { path }, None),
-                    Access::Password(typed) => {
-                        (Request::UnlockDocument { path, adds }, Some(typed.clone()))
-                    }
-                    Access::Recognition(languages) => {
-                        let languages = languages.clone();
-                        let request = Request::RecogniseDocument {
-                            path,
-                            adds,
-                            languages,
-                        };
-                        (request, None)
-                    }
+                let request = Request::OpenDocument {
+                    path: opening.path.clone(),
+                    adds: opening.adds,
+                    access: opening.access.clone(),
                 };
                 self.file.in_flight = Some(opening);
-                self.send(request, password);
+                self.send(request, None);
             }
         }
     }

@@ -50,11 +50,10 @@ impl AppState {
                 tokens,
                 estimated,
                 context,
-                fits,
-                message,
                 streams,
+                refusal,
             } => {
-                let refusal = message.filter(|_| !fits).as_deref().map(as_sentence);
+                let refusal = refusal.as_deref().map(as_sentence);
                 let context = streams.then_some(context);
                 self.tokens_counted(tokens, estimated, refusal, context);
             }

@@ -1,7 +1,8 @@
 //! What runs in the worker, and what waits for it.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+
+use kept_worker::protocol::Access;
 
 use crate::contract::{Choice, Memory, Progress};
 
@@ -37,17 +38,6 @@ pub(super) struct Opening {
     /// It is added to the open document.
     pub(super) adds: bool,
     pub(super) access: Access,
-}
-
-/// How a file is opened.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) enum Access {
-    /// As it is.
-    Plain,
-    /// With the password that the user typed.
-    Password(Arc<str>),
-    /// With its text recognised in these languages.
-    Recognition(Vec<String>),
 }
 
 /// The model that the worker should open.

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use kept_tests::golden::repository;
-use kept_tests::worker::{Worker, ask, is_end, open_model, sample};
+use kept_tests::worker::{Worker, ask, is_end, open_document, open_model, sample};
 use kept_worker::protocol::{Reply, Request};
 
 const QUESTIONS: [&str; 3] = [
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
             .to_str()
             .expect("UTF-8"),
     ));
-    worker.say(&Request::OpenDocument { path: sample() });
+    worker.say(&open_document(sample()));
     worker.find(|reply| matches!(reply, Reply::Tokens { .. }));
 
     let requests = requests();

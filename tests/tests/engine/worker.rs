@@ -18,7 +18,7 @@ use kept_worker::protocol::{
     AnswerFacts, AskRequest, EstimateRequest, Failure, Reply, Request, header,
 };
 
-use kept_tests::worker::{Worker, ask, is_end, method, open_model, sample};
+use kept_tests::worker::{Worker, ask, is_end, method, open_document, open_model, sample};
 
 const QUESTION: &str = "What is the locker code of Ann Quorvin?";
 
@@ -26,7 +26,7 @@ const QUESTION: &str = "What is the locker code of Ann Quorvin?";
 fn ready() -> Worker {
     let mut worker = Worker::start();
     worker.say(&open_model("mini"));
-    worker.say(&Request::OpenDocument { path: sample() });
+    worker.say(&open_document(sample()));
     worker.find(|reply| matches!(reply, Reply::Tokens { .. }));
     worker
 }
@@ -42,12 +42,15 @@ fn busy(folder: &std::path::Path) -> Worker {
     std::fs::write(&document, text.repeat(60)).expect("a long document");
     let mut worker = Worker::start();
     worker.say(&open_model(model.to_str().expect("UTF-8")));
-    worker.say(&Request::OpenDocument { path: document });
+    worker.say(&open_document(document));
     let (tokens, _) = worker.find(|reply| matches!(reply, Reply::Tokens { .. }));
-    let Reply::Tokens { tokens, fits, .. } = tokens else {
+    let Reply::Tokens {
+        tokens, refusal, ..
+    } = tokens
+    else {
         unreachable!()
     };
-    assert!(fits && tokens > 50_000, "{tokens}");
+    assert!(refusal.is_none() && tokens > 50_000, "{tokens}");
     worker
 }
 
@@ -489,7 +492,7 @@ fn only_frames_reach_stdout() {
         assert_eq!(open(1), open(2), "what is printed goes to standard error");
     }
     worker.say(&open_model("mini"));
-    worker.say(&Request::OpenDocument { path: secret });
+    worker.say(&open_document(secret));
     worker.say(&ask(1, "What is the Quetzalword?", "snapkv"));
     assert!(matches!(worker.find(is_end).0, Reply::Answered { .. }));
     let ended = worker.close();

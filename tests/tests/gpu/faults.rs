@@ -12,7 +12,7 @@ use kept_engine::{
 };
 use kept_engine_cuda::OnGpu;
 use kept_models::testing::TinyLlama;
-use kept_tests::worker::{Worker, ask, is_end, open_model};
+use kept_tests::worker::{Worker, ask, is_end, open_document, open_model};
 use kept_worker::protocol::{AskRequest, Failure, Reply, Request};
 
 /// Memory of the emulated GPU, which a test fills.
@@ -303,7 +303,7 @@ fn a_worker_with_a_failed_gpu_exits_with_71() {
         let mut worker = Worker::start_as(&["--device", "cuda:0"], variables);
         worker.find(|reply| matches!(reply, Reply::Hello));
         worker.say(&open_model("mini"));
-        worker.say(&Request::OpenDocument { path: path.clone() });
+        worker.say(&open_document(path.clone()));
         worker.find(|reply| matches!(reply, Reply::Tokens { .. }));
         worker
     };

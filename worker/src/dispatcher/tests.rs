@@ -60,13 +60,13 @@ fn previous_model_returns_if_the_next_fails_to_open() {
     );
     say(adopt("The tide was low."));
     let counted = next(&mut replies);
-    assert!(matches!(counted, Reply::Tokens { fits: true, .. }));
+    assert!(matches!(counted, Reply::Tokens { refusal: None, .. }));
     // The model that is opened again counts the document again.
     say(open("/no/such/model.gguf"));
     let failed = next(&mut replies);
     assert!(matches!(failed, Reply::Failed { .. }), "{failed:?}");
     let counted = next(&mut replies);
-    assert!(matches!(counted, Reply::Tokens { fits: true, .. }));
+    assert!(matches!(counted, Reply::Tokens { refusal: None, .. }));
     let other = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../tests/golden/group2-llama3-tied.gguf"
@@ -74,7 +74,7 @@ fn previous_model_returns_if_the_next_fails_to_open() {
     say(open(other));
     assert_eq!(file(next(&mut replies)), "group2-llama3-tied.gguf");
     let counted = next(&mut replies);
-    assert!(matches!(counted, Reply::Tokens { fits: true, .. }));
+    assert!(matches!(counted, Reply::Tokens { refusal: None, .. }));
 }
 
 /// After a bug the model is opened again and serves the next question.
@@ -93,7 +93,7 @@ fn model_is_reopened_after_a_panic() {
     say(adopt("The tide was low."));
     let reply = next(&mut replies);
     assert!(
-        matches!(reply, Reply::Tokens { fits: true, .. }),
+        matches!(reply, Reply::Tokens { refusal: None, .. }),
         "{reply:?}"
     );
 }

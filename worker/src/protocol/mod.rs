@@ -19,6 +19,6 @@ pub use frame::{
     write_message,
 };
 pub use reply::{Failure, Reply};
-pub use request::{AskRequest, CompareRequest, CompareRun, EstimateRequest, Request};
+pub use request::{Access, AskRequest, CompareRequest, CompareRun, EstimateRequest, Request};
 
 pub use kept_engine::{Estimate, Finish, FitLine, MemoryNow, Phase, Progress};

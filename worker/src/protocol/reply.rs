@@ -52,14 +52,11 @@ pub enum Reply {
         estimated: bool,
         /// Context length, in tokens.
         context: usize,
-        /// Whether a question can be asked.
-        fits: bool,
-        /// If no question can be asked, the reason; otherwise a note on streaming mode if the document exceeds the
-        /// context length.
-        message: Option<String>,
         /// Whether the document exceeds the context length: only methods with a streaming mode can read it,
         /// and approximately.
         streams: bool,
+        /// Why no question can be asked, if none can.
+        refusal: Option<String>,
     },
     /// The estimated cost of a question.
     Estimate {

@@ -3,6 +3,7 @@
 //!
 //! Where the description of a message says that bytes follow, they are in the same frame.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,29 @@ use serde::{Deserialize, Serialize};
 use super::Failure;
 use kept_engine::documents::Document;
 use kept_engine::{MethodSpec, Turn};
+
+/// How a file is read.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// As it is.
+    Plain,
+    /// With its password.
+    Password(String),
+    /// With the text of pages that are images recognised in these languages, among those of [`FaultCode::Scan`].
+    Recognition(Vec<String>),
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain => f.write_str("Plain"),
+            // A log never has it.
+            Self::Password(_) => f.write_str("Password"),
+            Self::Recognition(languages) => write!(f, "Recognition({languages:?})"),
+        }
+    }
+}
 
 /// A request of the app to the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,34 +56,14 @@ pub enum Request {
         /// As in [`Request::OpenModel`].
         stretch: Option<String>,
     },
-    /// Reads a file. Reply: [`Reply::Document`] or [`Reply::Failed`].
+    /// Reads a file. Reply: [`Reply::Document`] or [`Reply::Failed`]; [`Reply::Recognising`] while text is recognised.
     OpenDocument {
         /// The file.
         path: PathBuf,
-    },
-    /// Reads a file and appends it to the open document, whose text stays a prefix of the joined text. Reply:
-    /// [`Reply::Document`] or [`Reply::Failed`].
-    AddDocument {
-        /// The file.
-        path: PathBuf,
-    },
-    /// As [`Request::OpenDocument`] or [`Request::AddDocument`], for a file that is protected by a password. The password
-    /// follows as bytes.
-    UnlockDocument {
-        /// The file.
-        path: PathBuf,
-        /// It is added to the open document.
+        /// It is appended to the open document, whose text stays a prefix of the joined text.
         adds: bool,
-    },
-    /// As [`Request::OpenDocument`] or [`Request::AddDocument`], with the text of pages that are images recognised. Replies
-    /// also [`Reply::Recognising`].
-    RecogniseDocument {
-        /// The file.
-        path: PathBuf,
-        /// It is added to the open document.
-        adds: bool,
-        /// Languages of the text, among those of [`FaultCode::Scan`].
-        languages: Vec<String>,
+        /// How it is read.
+        access: Access,
     },
     /// Removes one of several joined documents. Reply: [`Reply::Document`] or [`Reply::Failed`].
     RemoveDocument {

@@ -198,9 +198,8 @@ fn what_cannot_be_asked_is_refused_with_a_sentence() {
         tokens: 9999,
         estimated: true,
         context: 2048,
-        fits: false,
-        message: Some("sample.txt is too long for mini".into()),
         streams: false,
+        refusal: Some("sample.txt is too long for mini".into()),
     });
     assert_eq!(
         ask(&mut story, "Why?", "snapkv", None),

@@ -69,10 +69,10 @@ fn a_scan_waits_for_the_languages_of_its_text() {
     assert!(story.events().contains(&asked));
     assert_eq!(story.notices(), [] as [&str; 0], "nothing went wrong yet");
     story.state.recognise_document(Some(vec!["deu".into()]));
-    let recognise = Request::RecogniseDocument {
+    let recognise = Request::OpenDocument {
         path: "/lease.pdf".into(),
         adds: false,
-        languages: vec!["deu".into()],
+        access: Access::Recognition(vec!["deu".into()]),
     };
     assert_eq!(story.requests(), [recognise]);
     let (done, pages) = (1, 3);
@@ -83,8 +83,10 @@ fn a_scan_waits_for_the_languages_of_its_text() {
             .contains(&AppEvent::Recognising { done, pages })
     );
     story.hear_bytes(document("lease.pdf"), b"the lease");
-    let add = Request::AddDocument {
+    let add = Request::OpenDocument {
         path: "/b.txt".into(),
+        adds: true,
+        access: Access::Plain,
     };
     assert!(story.requests().contains(&add));
 }
@@ -127,10 +129,10 @@ fn a_document_with_pages_of_images_is_open_and_offers_their_text() {
     story.hear_bytes(arrived("lease.pdf"), b"the lease");
     story.look();
     story.state.recognise_document(Some(vec!["eng".into()]));
-    let recognise = Request::RecogniseDocument {
+    let recognise = Request::OpenDocument {
         path: "/lease.pdf".into(),
         adds: false,
-        languages: vec!["eng".into()],
+        access: Access::Recognition(vec!["eng".into()]),
     };
     assert_eq!(story.requests(), [recognise]);
 }
@@ -163,9 +165,10 @@ fn a_locked_document_waits_for_its_password() {
     );
     assert_eq!(story.notices(), [] as [&str; 0], "nothing went wrong yet");
     story.state.unlock_document(Some("Sesame".into()));
-    let unlock = Request::UnlockDocument {
+    let unlock = Request::OpenDocument {
         path: "/bank.pdf".into(),
         adds: false,
+        access: Access::Password("Sesame".into()),
     };
     assert_eq!(story.requests(), [unlock]);
     story.hear(refused(true));
@@ -197,12 +200,7 @@ fn a_file_opened_while_an_answer_is_written_waits_for_a_decision() {
         story.document().is_some_and(|d| d.sample),
         "until it is there"
     );
-    assert_eq!(
-        story.requests(),
-        [Request::OpenDocument {
-            path: "/home/ann/a b.pdf".into()
-        }]
-    );
+    assert_eq!(story.requests(), [open_document("/home/ann/a b.pdf")]);
     story.hear_bytes(document("a b.pdf"), "text é".as_bytes());
     assert_eq!(story.requests(), [Request::Stop { ticket }]);
     let snapshot = story.state.snapshot();
@@ -249,7 +247,7 @@ fn a_new_file_takes_the_place_of_one_that_is_being_opened() {
     assert!(story.document().is_some_and(|d| d.sample));
     let requests = story.requests();
     assert!(
-        matches!(requests.as_slice(), [Request::OpenDocument { path }, Request::AdoptDocument { document }]
+        matches!(requests.as_slice(), [Request::OpenDocument { path, .. }, Request::AdoptDocument { document }]
             if path.as_os_str() == "/other.txt" && document.name == "sample.txt"),
         "{requests:?}"
     );
@@ -296,9 +294,8 @@ fn closing_a_document_empties_the_state() {
         tokens: 5,
         estimated: false,
         context: 9,
-        fits: true,
-        message: None,
         streams: false,
+        refusal: None,
     });
     assert_eq!(story.document(), None);
 }
@@ -310,9 +307,8 @@ fn tokens_are_told_and_forgotten_with_the_model() {
         tokens: 1234,
         estimated: false,
         context: 2048,
-        fits: true,
-        message: None,
         streams: false,
+        refusal: None,
     });
     assert_eq!(story.document().and_then(|d| d.tokens), Some(1234));
     story.state.choose_model_file("/other.gguf".into());
@@ -354,9 +350,8 @@ fn tokens_of_a_document_far_too_long_are_estimated() {
             tokens: 36_693,
             estimated,
             context: 2048,
-            fits: false,
-            message: Some("it is too long".into()),
             streams: false,
+            refusal: Some("it is too long".into()),
         });
         let document = story.document().expect("a document");
         assert_eq!(
@@ -400,7 +395,12 @@ fn a_document_is_added_and_the_conversation_stays() {
     story.state.add_path("/b.txt".into());
     assert_eq!(story.state.snapshot().opening.as_deref(), Some("b.txt"));
     let requests = story.requests();
-    let [Request::AddDocument { path }] = requests.as_slice() else {
+    let [
+        Request::OpenDocument {
+            path, adds: true, ..
+        },
+    ] = requests.as_slice()
+    else {
         panic!("{requests:?}")
     };
     assert_eq!(path.as_os_str(), "/b.txt");
@@ -479,7 +479,11 @@ fn files_that_are_dropped_together_are_read_together() {
     story.look();
     story.hear_bytes(document("a.txt"), b"one");
     let added = |story: &mut Story| match story.requests().as_slice() {
-        [Request::AddDocument { path }] => path.display().to_string(),
+        [
+            Request::OpenDocument {
+                path, adds: true, ..
+            },
+        ] => path.display().to_string(),
         other => panic!("{other:?}"),
     };
     assert_eq!(added(&mut story), "/gone.txt");
@@ -502,7 +506,7 @@ fn files_that_are_dropped_together_are_read_together() {
     other.hear(failed(Failure::Document, "there is no file gone.txt"));
     assert!(matches!(
         other.requests().as_slice(),
-        [Request::OpenDocument { path }] if path.as_os_str() == "/b.txt"
+        [Request::OpenDocument { path, .. }] if path.as_os_str() == "/b.txt"
     ));
     // A worker that crashes in between gets both again.
     story.state.worker_died("The engine was ended.");

@@ -203,9 +203,7 @@ fn a_file_passed_before_the_worker_is_there_is_opened_at_its_hello() {
     story.state.open_path("/a.txt".into());
     assert_eq!(story.requests(), []);
     story.hello();
-    assert!(story.requests().contains(&Request::OpenDocument {
-        path: "/a.txt".into()
-    }));
+    assert!(story.requests().contains(&open_document("/a.txt")));
 }
 
 #[test]
@@ -296,9 +294,7 @@ fn a_file_dropped_on_an_engine_that_has_given_up_starts_it_again_and_is_opened()
     assert!(effects.iter().any(|e| matches!(e, Effect::RestartWorker)));
     assert_eq!(story.state.snapshot().opening.as_deref(), Some("a.txt"));
     story.hello();
-    assert!(story.requests().contains(&Request::OpenDocument {
-        path: "/a.txt".into()
-    }));
+    assert!(story.requests().contains(&open_document("/a.txt")));
 }
 
 #[test]

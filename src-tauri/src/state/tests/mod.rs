@@ -17,10 +17,20 @@ mod vault;
 use std::time::{Duration, Instant};
 
 use kept_engine::documents::{Document, Part};
-use kept_worker::protocol::{AnswerFacts, AttendedFacts, MemoryNow, Reply, Request, SourceInfo};
+use kept_worker::protocol::{
+    Access, AnswerFacts, AttendedFacts, MemoryNow, Reply, Request, SourceInfo,
+};
 
 use super::*;
 use crate::contract::{Choice, DocumentFacts, Refusal, Relation, Turn};
+
+fn open_document(path: &str) -> Request {
+    Request::OpenDocument {
+        path: path.into(),
+        adds: false,
+        access: Access::Plain,
+    }
+}
 
 /// An app state, the clock, and the effects since the last look.
 struct Story {

@@ -11,9 +11,8 @@ fn tokens(tokens: usize) -> Reply {
         tokens,
         estimated: false,
         context: 32_768,
-        fits: true,
-        message: None,
         streams: false,
+        refusal: None,
     }
 }
 
@@ -296,9 +295,8 @@ fn a_document_beyond_the_context_is_read_for_the_questions_to_come() {
         tokens: 90_000,
         estimated: false,
         context: 32_768,
-        fits: true,
-        message: Some("it is long".into()),
         streams: true,
+        refusal: None,
     };
     let read = |story: &mut Story| match story.requests().as_slice() {
         [Request::ReadDocument { ticket, of }] => {

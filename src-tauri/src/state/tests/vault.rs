@@ -124,9 +124,8 @@ fn without_a_written_vault_nothing_says_that_later_questions_are_fast() {
         tokens: 1000,
         estimated: false,
         context: 8192,
-        fits: true,
-        message: None,
         streams: false,
+        refusal: None,
     });
     // Bytes and tokens of the vault, tokens read, whether it was written; whether the next question reads again.
     let cases = [
@@ -179,9 +178,8 @@ fn long(story: &mut Story) {
         tokens: 120_000,
         estimated: true,
         context: 8192,
-        fits: true,
-        message: Some("how it will be read".into()),
         streams: true,
+        refusal: None,
     });
 }
 

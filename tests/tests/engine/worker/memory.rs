@@ -6,7 +6,7 @@ use kept_worker::protocol::{AskRequest, EstimateRequest, Failure, FaultCode, Rep
 use serde_json::json;
 
 use super::{QUESTION, failure, ready};
-use kept_tests::worker::{Worker, is_end, method, sample};
+use kept_tests::worker::{Worker, is_end, method, open_document, sample};
 
 const MIB: u64 = 1 << 20;
 
@@ -139,7 +139,7 @@ fn streaming_under_a_memory_limit_reuses_its_checkpoint() {
     let vaults = folder.path().join("vaults");
     let mut worker = Worker::start_with(&[("KEPT_VAULTS", vaults.to_str().expect("UTF-8"))]);
     worker.say(&kept_tests::worker::open_model("mini"));
-    worker.say(&Request::OpenDocument { path: long });
+    worker.say(&open_document(long));
     worker.find(|reply| matches!(reply, Reply::Tokens { streams: true, .. }));
     let free = costs(&mut worker, &estimate("streaming_llm", None, None)).expect("no limit");
     let limit = least(&mut worker, "streaming_llm") + 3 * MIB;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use kept_engine::vault::VaultUse;
 use kept_engine::{AUTO, Estimate, Phase, Turn};
-use kept_tests::worker::{Worker, ask, is_end, method, open_model, sample};
+use kept_tests::worker::{Worker, ask, is_end, method, open_document, open_model, sample};
 use kept_worker::protocol::{EstimateRequest, Failure, Reply, Request, Vault};
 
 use super::{QUESTION, failure};
@@ -15,7 +15,7 @@ fn start(folder: &Path) -> Worker {
     let mut worker = Worker::start_with(&[("KEPT_VAULTS", folder.to_str().expect("UTF-8"))]);
     worker.find(|reply| matches!(reply, Reply::Hello));
     worker.say(&open_model("mini"));
-    worker.say(&Request::OpenDocument { path: sample() });
+    worker.say(&open_document(sample()));
     worker.find(|reply| matches!(reply, Reply::Tokens { .. }));
     worker
 }
