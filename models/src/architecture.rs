@@ -12,6 +12,7 @@ mod tensors;
 use kept_kernels::Pairing;
 
 pub(crate) use table::ARCHITECTURES;
+pub(crate) use tensors::{HasExperts, IsRecurrent};
 
 /// Whether files of an architecture contain a certain tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +41,15 @@ pub enum Activation {
     GeluTanh,
     /// Bounded SwiGLU, whose factor is `up + 1` ([`kept_kernels::swiglu_clamped`]).
     SwigluClamped,
+    /// `max(x, 0)^2` of the up projection; there is no gate.
+    ReluSquared,
+}
+
+impl Activation {
+    /// Whether the feed-forward has a gate, whose activation is the factor of the up projection.
+    pub(crate) fn is_gated(self) -> bool {
+        self != Activation::ReluSquared
+    }
 }
 
 /// Meaning of `sliding_window` in the metadata.
@@ -175,6 +185,9 @@ pub(crate) struct Architecture {
     pub recurrence: Recurrence,
     /// Each head of `attn_q` has a gate besides the query: attention is multiplied by its sigmoid.
     pub output_gate: bool,
+    /// A block of the file has attention, a state space or a feed-forward, and no second of them: a layer is the blocks
+    /// of one of the first two and of the feed-forward that may follow ([`crate::config::Blocks`]).
+    pub single_blocks: bool,
     /// Name of the norm before the feed-forward.
     pub ffn_norm: &'static str,
     /// Name of the norm after the last layer.

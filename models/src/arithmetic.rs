@@ -109,12 +109,35 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// `gate = activation(gate) * up`.
+/// The hidden layer of a feed-forward: `hidden = activation(inputs * gate^T) * (inputs * up^T)`, or
+/// `activation(inputs * up^T)` without a gate. `space` has the size of `hidden`.
+pub(crate) fn hidden_layer(
+    activation: Activation,
+    inputs: &[f32],
+    rounded: &mut QuantisedRows,
+    [gate, up]: [Option<&Floats<'_>>; 2],
+    [hidden, space]: [&mut [f32]; 2],
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    let up = up.expect("every feed-forward has it");
+    match gate {
+        Some(gate) => {
+            let products = [(gate, &mut *hidden), (up, &mut *space)];
+            multiply(inputs, rounded, products, stop)?;
+        }
+        None => multiply(inputs, rounded, [(up, &mut *hidden)], stop)?,
+    }
+    activate(activation, hidden, space);
+    Ok(())
+}
+
+/// `gate = activation(gate) * up`; without a gate, `gate` is the up projection and `up` is not read.
 pub(crate) fn activate(activation: Activation, gate: &mut [f32], up: &[f32]) {
     match activation {
         Activation::Silu => silu_mul(gate, up),
         Activation::GeluTanh => gelu_mul(gate, up),
         Activation::SwigluClamped => swiglu_clamped(gate, up),
+        Activation::ReluSquared => gate.iter_mut().for_each(|x| *x = x.max(0.0) * x.max(0.0)),
     }
 }
 

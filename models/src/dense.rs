@@ -113,6 +113,7 @@ impl<'a> FileLayer<'a> {
         let FeedForward::Dense(Dense { gate, up, down }) = &layer.ffn else {
             return Err("mixtures of experts");
         };
+        let gate = gate.as_ref().ok_or("feed-forwards without a gate")?;
         if attention.sinks.is_some() {
             return Err("attention sinks");
         }

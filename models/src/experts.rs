@@ -19,7 +19,7 @@ use kept_kernels::{QuantisedRows, Stop, Stopped, add_assign, softmax};
 
 use crate::ModelError;
 use crate::architecture::{Router, Shared};
-use crate::arithmetic::{activate, multiply, scale, sigmoid};
+use crate::arithmetic::{activate, hidden_layer, multiply, scale, sigmoid};
 use crate::config::{Config, ExpertCounts};
 use crate::gguf::Gguf;
 use crate::weights::{self, Floats};
@@ -31,7 +31,7 @@ pub(crate) struct Experts {
     /// `[experts]`: added to the scores; to sigmoids and to a softmax, for the choice only.
     router_bias: Option<Vec<f32>>,
     weighting: Router,
-    /// `[experts]` of `[ffn, width]`
+    /// `[experts]` of `[ffn, width]`; empty if the activation has no gate.
     gate: Vec<MappedMatrix>,
     up: Vec<MappedMatrix>,
     /// `[experts]` of `[width, ffn]`
@@ -45,6 +45,8 @@ pub(crate) struct Experts {
     scale: Option<Vec<f32>>,
     /// Experts per token.
     used: usize,
+    /// Factor on their weights.
+    weights_scale: f32,
     /// The expert that every token passes through.
     shared: Option<SharedExpert>,
 }
@@ -53,8 +55,8 @@ pub(crate) struct Experts {
 struct SharedExpert {
     /// `[width]`: its output is multiplied by `sigmoid(router * x)`.
     router: Option<Vec<f32>>,
-    /// `[shared_ffn, width]`
-    gate: MappedMatrix,
+    /// `[shared_ffn, width]`; `None` if the activation has no gate.
+    gate: Option<MappedMatrix>,
     up: MappedMatrix,
     /// `[width, shared_ffn]`
     down: MappedMatrix,
@@ -111,10 +113,11 @@ impl Experts {
         gguf: &Gguf,
         config: &Config,
         counts: ExpertCounts,
-        layer: usize,
+        block: usize,
     ) -> Result<Self, ModelError> {
         let (width, ffn, all) = (config.width, counts.ffn, counts.all);
-        let name = |part: &str| format!("blk.{layer}.{part}");
+        let gated = config.activation.is_gated();
+        let name = |part: &str| format!("blk.{block}.{part}");
         let bias = |part, len| match config.architecture.expert_bias {
             true => weights::vector_of(gguf, &name(part), &[all, len]).map(Some),
             false => Ok(None),
@@ -128,8 +131,9 @@ impl Experts {
         let [gate, up] = if gguf.tensor(&both).is_some() {
             weights::expert_matrices(gguf, &both, all, [ffn, ffn], width)?
         } else {
+            let gate = gated.then(|| expert_matrix("ffn_gate_exps.weight", ffn, width));
             [
-                expert_matrix("ffn_gate_exps.weight", ffn, width)?,
+                gate.transpose()?.unwrap_or_default(),
                 expert_matrix("ffn_up_exps.weight", ffn, width)?,
             ]
         };
@@ -155,6 +159,7 @@ impl Experts {
                 false => None,
             },
             used: counts.used,
+            weights_scale: counts.weights_scale,
             shared: match counts.shared_ffn {
                 Some(ffn) => Some(SharedExpert {
                     router: match config.architecture.shared_expert {
@@ -165,7 +170,9 @@ impl Experts {
                         )?),
                         _ => None,
                     },
-                    gate: weights::matrix(gguf, &name("ffn_gate_shexp.weight"), ffn, width)?,
+                    gate: gated
+                        .then(|| weights::matrix(gguf, &name("ffn_gate_shexp.weight"), ffn, width))
+                        .transpose()?,
                     up: weights::matrix(gguf, &name("ffn_up_shexp.weight"), ffn, width)?,
                     down: weights::matrix(gguf, &name("ffn_down_shexp.weight"), width, ffn)?,
                 }),
@@ -191,7 +198,7 @@ impl Experts {
         if let Some(expert) = &self.shared {
             expert.add(config, normed, residual, scratch, stop)?;
         }
-        let (width, ffn) = (config.width, self.gate[0].rows());
+        let (width, ffn) = (config.width, self.up[0].rows());
         let rows = normed.len() / width;
         let ExpertScratch {
             scores,
@@ -201,11 +208,12 @@ impl Experts {
             up,
             rounded,
         } = scratch;
-        let scores = &mut scores[..rows * self.gate.len()];
+        let scores = &mut scores[..rows * self.up.len()];
         multiply(routed, rounded, [(router, &mut *scores)], stop)?;
         self.route(scores, choices);
         // What a layer adds is linear in the weights.
-        (choices.iter_mut()).for_each(|choice| choice.weight *= config.residual_scale);
+        let factor = config.residual_scale * self.weights_scale;
+        (choices.iter_mut()).for_each(|choice| choice.weight *= factor);
         for chosen in choices.chunk_by(|a, b| a.expert == b.expert) {
             let expert = chosen[0].expert;
             let gathered = &mut gathered[..chosen.len() * width];
@@ -214,10 +222,14 @@ impl Experts {
             for (choice, out) in chosen.iter().zip(gathered.chunks_exact_mut(width)) {
                 out.copy_from_slice(&normed[choice.row * width..][..width]);
             }
-            let [gates, ups, down] =
-                [&self.gate, &self.up, &self.down].map(|all| Floats::mapped(&all[expert]));
-            let products = [(&gates, &mut *hidden), (&ups, &mut *up)];
-            multiply(gathered, rounded, products, stop)?;
+            let [ups, down] = [&self.up, &self.down].map(|all| Floats::mapped(&all[expert]));
+            match self.gate.get(expert).map(Floats::mapped) {
+                Some(gate) => {
+                    let products = [(&gate, &mut *hidden), (&ups, &mut *up)];
+                    multiply(gathered, rounded, products, stop)?;
+                }
+                None => multiply(gathered, rounded, [(&ups, &mut *hidden)], stop)?,
+            }
             add_bias(hidden, &self.gate_bias, expert, ffn);
             add_bias(up, &self.up_bias, expert, ffn);
             activate(config.activation, hidden, up);
@@ -243,7 +255,7 @@ impl Experts {
     fn route(&self, scores: &mut [f32], choices: &mut Vec<Routing>) {
         choices.clear();
         let bias = |expert: usize| (self.router_bias.as_ref()).map_or(0.0, |bias| bias[expert]);
-        for (row, scores) in scores.chunks_exact_mut(self.gate.len()).enumerate() {
+        for (row, scores) in scores.chunks_exact_mut(self.up.len()).enumerate() {
             match self.weighting {
                 Router::Softmax => {}
                 Router::BiasedSoftmax => softmax(scores),
@@ -305,7 +317,7 @@ impl SharedExpert {
         scratch: &mut ExpertScratch,
         stop: &Stop,
     ) -> Result<(), Stopped> {
-        let (rows, ffn) = (normed.len() / config.width, self.gate.rows());
+        let (rows, ffn) = (normed.len() / config.width, self.up.rows());
         let ExpertScratch {
             gathered,
             hidden,
@@ -315,10 +327,11 @@ impl SharedExpert {
         } = scratch;
         let (hidden, up) = (&mut hidden[..rows * ffn], &mut up[..rows * ffn]);
         let added = &mut gathered[..normed.len()];
-        let [gates, ups, down] = [&self.gate, &self.up, &self.down].map(Floats::mapped);
-        let products = [(&gates, &mut *hidden), (&ups, &mut *up)];
-        multiply(normed, rounded, products, stop)?;
-        activate(config.activation, hidden, up);
+        let gate = self.gate.as_ref().map(Floats::mapped);
+        let [ups, down] = [&self.up, &self.down].map(Floats::mapped);
+        let weights = [gate.as_ref(), Some(&ups)];
+        let out = [&mut *hidden, up];
+        hidden_layer(config.activation, normed, rounded, weights, out, stop)?;
         for (x, hidden) in normed
             .chunks_exact(config.width)
             .zip(hidden.chunks_exact_mut(ffn))

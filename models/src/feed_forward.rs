@@ -6,7 +6,7 @@ use kept_kernels::{Stop, Stopped, add_assign, rms_norm, rms_norm_in_place};
 use crate::experts::{ExpertScratch, Experts};
 use crate::gguf::Gguf;
 use crate::weights::{self, Floats};
-use crate::{Config, ExpertCounts, ModelError};
+use crate::{Config, LayerKind, ModelError};
 
 /// The feed-forward of one layer.
 pub(crate) enum FeedForward {
@@ -14,6 +14,46 @@ pub(crate) enum FeedForward {
     Experts(Box<Experts>),
     /// The sum of both.
     Both(Box<DenseAndExperts>),
+    /// The layer has none.
+    Absent,
+}
+
+impl FeedForward {
+    pub(crate) fn read(gguf: &Gguf, config: &Config, kind: &LayerKind) -> Result<Self, ModelError> {
+        let Some(block) = kind.blocks.feed_forward else {
+            return Ok(Self::Absent);
+        };
+        let dense = || Dense::read(gguf, config, kind.ffn, block);
+        let Some(counts) = config.experts.filter(|_| kind.experts) else {
+            return dense().map(Self::Dense);
+        };
+        let experts = Experts::read(gguf, config, counts, block)?;
+        Ok(match config.architecture.dense_and_experts {
+            true => {
+                let both = DenseAndExperts::read(gguf, config, dense()?, experts, block)?;
+                Self::Both(Box::new(both))
+            }
+            false => Self::Experts(Box::new(experts)),
+        })
+    }
+
+    /// The dense part, if there is one.
+    pub(crate) fn dense(&self) -> Option<&Dense> {
+        match self {
+            Self::Dense(dense) => Some(dense),
+            Self::Both(both) => Some(&both.dense),
+            Self::Experts(_) | Self::Absent => None,
+        }
+    }
+
+    /// The experts, if there are any.
+    pub(crate) fn experts(&self) -> Option<&Experts> {
+        match self {
+            Self::Experts(experts) => Some(experts),
+            Self::Both(both) => Some(&both.experts),
+            Self::Dense(_) | Self::Absent => None,
+        }
+    }
 }
 
 /// A dense feed-forward and experts beside it.
@@ -31,20 +71,21 @@ pub(crate) struct DenseAndExperts {
 }
 
 impl DenseAndExperts {
-    pub(crate) fn read(
+    fn read(
         gguf: &Gguf,
         config: &Config,
-        counts: ExpertCounts,
-        layer: usize,
+        dense: Dense,
+        experts: Experts,
+        block: usize,
     ) -> Result<Self, ModelError> {
         let vector =
-            |part: &str| weights::vector(gguf, &format!("blk.{layer}.{part}"), config.width);
+            |part: &str| weights::vector(gguf, &format!("blk.{block}.{part}"), config.width);
         let mut router_norm = vector("ffn_gate_inp.scale")?;
         let scale = (config.width as f32).sqrt().recip();
         router_norm.iter_mut().for_each(|x| *x *= scale);
         Ok(Self {
-            dense: Dense::read(gguf, config, layer)?,
-            experts: Experts::read(gguf, config, counts, layer)?,
+            dense,
+            experts,
             dense_norm: vector("post_ffw_norm_1.weight")?,
             input_norm: vector("pre_ffw_norm_2.weight")?,
             router_norm,
@@ -86,8 +127,8 @@ impl DenseAndExperts {
 
 /// A feed-forward that every token passes through.
 pub(crate) struct Dense {
-    /// `[ffn, width]`
-    pub(crate) gate: MappedMatrix,
+    /// `[ffn, width]`; `None` if the activation has no gate.
+    pub(crate) gate: Option<MappedMatrix>,
     /// `[ffn, width]`
     pub(crate) up: MappedMatrix,
     /// `[width, ffn]`
@@ -95,23 +136,28 @@ pub(crate) struct Dense {
 }
 
 impl Dense {
-    pub(crate) fn read(gguf: &Gguf, config: &Config, layer: usize) -> Result<Dense, ModelError> {
-        let (width, ffn) = (config.width, config.kinds[layer].ffn);
-        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+    /// Reads the feed-forward of width `ffn` in `block`.
+    fn read(gguf: &Gguf, config: &Config, ffn: usize, block: usize) -> Result<Dense, ModelError> {
+        let (width, architecture) = (config.width, config.architecture);
+        let name = |part: &str| format!("blk.{block}.{part}.weight");
         let matrix = |part, rows, cols| weights::matrix(gguf, &name(part), rows, cols);
-        let [gate, up] = if config.architecture.fused {
-            weights::stacked(gguf, &name("ffn_up"), [ffn, ffn], width)?
+        let [gate, up] = if architecture.fused {
+            weights::stacked(gguf, &name("ffn_up"), [ffn, ffn], width)?.map(Some)
         } else {
-            [
-                matrix("ffn_gate", ffn, width)?,
-                matrix("ffn_up", ffn, width)?,
-            ]
+            let gate = architecture.activation.is_gated();
+            let gate = gate.then(|| matrix("ffn_gate", ffn, width)).transpose()?;
+            [gate, Some(matrix("ffn_up", ffn, width)?)]
         };
         Ok(Dense {
             gate,
-            up,
+            up: up.expect("every feed-forward has it"),
             down: matrix("ffn_down", width, ffn)?,
         })
+    }
+
+    /// All matrices.
+    pub(crate) fn matrices(&self) -> impl Iterator<Item = &MappedMatrix> {
+        self.gate.iter().chain([&self.up, &self.down])
     }
 }
 

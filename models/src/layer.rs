@@ -5,8 +5,8 @@ use kept_kernels::rms_norm_in_place;
 
 use crate::architecture::{Part, QkNorm};
 use crate::arithmetic::{add_bias, add_normed};
-use crate::experts::Experts;
-use crate::feed_forward::{Dense, DenseAndExperts, FeedForward};
+use crate::config::Blocks;
+use crate::feed_forward::{Dense, FeedForward};
 use crate::gguf::Gguf;
 use crate::per_layer::PerLayer;
 use crate::recurrent::Recurrent;
@@ -69,10 +69,11 @@ impl Attention {
         let width = config.width;
         let (q_width, kv_width) = (config.q_width_of(layer), config.kv_width_of(layer));
         let (architecture, kind) = (config.architecture, &config.kinds[layer]);
-        let weight = |part: &str| format!("blk.{layer}.{part}.weight");
+        let block = kind.blocks.mixer;
+        let weight = |part: &str| format!("blk.{block}.{part}.weight");
         let matrix = |part, rows, cols| weights::matrix(gguf, &weight(part), rows, cols);
         let bias = |kind: Part, part: &str, len: usize| {
-            let name = format!("blk.{layer}.{part}.bias");
+            let name = format!("blk.{block}.{part}.bias");
             match kind {
                 Part::Absent => Ok(None),
                 Part::Optional => weights::optional_vector(gguf, &name, len),
@@ -171,38 +172,40 @@ impl Attention {
 impl Layer {
     pub(crate) fn read(gguf: &Gguf, config: &Config, layer: usize) -> Result<Layer, ModelError> {
         let (width, architecture) = (config.width, config.architecture);
-        let name = |part: &str| format!("blk.{layer}.{part}");
-        let norm = |part: &str| weights::vector(gguf, &name(part), width);
-        let norm_if = |there: bool, part| there.then(|| norm(part)).transpose();
         let kind = &config.kinds[layer];
+        let Blocks {
+            mixer,
+            feed_forward,
+        } = kind.blocks;
+        let last = kind.blocks.last();
+        let norm_if = |there: bool, block: usize, part: &str| {
+            let norm = || weights::vector(gguf, &format!("blk.{block}.{part}"), width);
+            there.then(norm).transpose()
+        };
+        let has_ffn_norm = architecture.pre_norm && feed_forward.is_some();
         let recurrent = config.recurrent.filter(|_| kind.is_recurrent());
         Ok(Layer {
-            attention_norm: norm_if(architecture.pre_norm, "attn_norm.weight")?,
+            attention_norm: norm_if(architecture.pre_norm, mixer, "attn_norm.weight")?,
             mixer: match recurrent {
-                Some(shape) => Mixer::Recurrent(Recurrent::read(gguf, config, shape, layer)?),
+                Some(shape) => Mixer::Recurrent(Recurrent::read(gguf, config, shape, mixer)?),
                 None => Mixer::Attention(Attention::read(gguf, config, layer)?),
             },
-            post_attention_norm: norm_if(architecture.sandwich, "post_attention_norm.weight")?,
-            ffn_norm: norm_if(architecture.pre_norm, architecture.ffn_norm)?,
-            ffn: match (
-                config.experts.filter(|_| kind.experts),
-                architecture.dense_and_experts,
-            ) {
-                (Some(counts), true) => {
-                    let both = DenseAndExperts::read(gguf, config, counts, layer)?;
-                    FeedForward::Both(Box::new(both))
-                }
-                (Some(counts), false) => {
-                    FeedForward::Experts(Box::new(Experts::read(gguf, config, counts, layer)?))
-                }
-                (None, _) => FeedForward::Dense(Dense::read(gguf, config, layer)?),
-            },
-            post_ffn_norm: norm_if(architecture.sandwich, "post_ffw_norm.weight")?,
+            post_attention_norm: norm_if(
+                architecture.sandwich,
+                mixer,
+                "post_attention_norm.weight",
+            )?,
+            ffn_norm: norm_if(has_ffn_norm, last, architecture.ffn_norm)?,
+            ffn: FeedForward::read(gguf, config, kind)?,
+            post_ffn_norm: norm_if(architecture.sandwich, last, "post_ffw_norm.weight")?,
             per_layer: (config.per_layer)
-                .map(|per_layer| PerLayer::read(gguf, config, per_layer, layer))
+                .map(|per_layer| PerLayer::read(gguf, config, per_layer, last))
                 .transpose()?,
             output_scale: match architecture.output_scale {
-                true => weights::optional_vector(gguf, &name("layer_output_scale.weight"), 1)?,
+                true => {
+                    let name = format!("blk.{last}.layer_output_scale.weight");
+                    weights::optional_vector(gguf, &name, 1)?
+                }
                 false => None,
             }
             .map_or(1.0, |scale| scale[0]),
@@ -231,14 +234,9 @@ impl Layer {
             }
             Mixer::Recurrent(recurrent) => recurrent.matrices(),
         };
-        match &self.ffn {
-            FeedForward::Dense(Dense { gate, up, down }) => all.extend([gate, up, down]),
-            FeedForward::Experts(experts) => all.push(&experts.router),
-            FeedForward::Both(both) => {
-                let Dense { gate, up, down } = &both.dense;
-                all.extend([gate, up, down, &both.experts.router]);
-            }
-        }
+        let dense = self.ffn.dense().into_iter();
+        all.extend(dense.flat_map(Dense::matrices));
+        all.extend(self.ffn.experts().map(|experts| &experts.router));
         all
     }
 

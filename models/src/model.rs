@@ -7,6 +7,7 @@ use std::any::Any;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use crate::architecture::{HasExperts, IsRecurrent};
 use crate::gguf::{Gguf, TensorInfo};
 use crate::layer::{Layer, Mixer};
 use crate::per_layer::PerLayerTables;
@@ -183,13 +184,15 @@ impl Model {
     pub fn part_bytes(&self) -> [u64; 4] {
         let (mut projections, mut recurrent) = (0, 0);
         for tensor in self.gguf.tensors() {
-            let Some((layer, name)) =
+            let Some((block, name)) =
                 (tensor.name.strip_prefix("blk.")).and_then(|rest| rest.split_once('.'))
             else {
                 continue;
             };
-            let layer = layer.parse().ok().and_then(|i: usize| self.layers.get(i));
-            if layer.is_some_and(|layer| matches!(layer.mixer, Mixer::Recurrent(_))) {
+            let mut kinds = self.config.kinds.iter();
+            let kind = (block.parse().ok())
+                .and_then(|block| kinds.find(|kind| kind.blocks.contains(block)));
+            if kind.is_some_and(LayerKind::is_recurrent) {
                 recurrent += self.read_bytes(tensor);
             } else if ["attn_q.", "attn_k.", "attn_v.", "attn_qkv."]
                 .iter()
@@ -267,16 +270,29 @@ fn name_of(gguf: &Gguf, path: &Path) -> String {
 }
 
 fn refuse_unknown_tensors(gguf: &Gguf, config: &Config) -> Result<(), ModelError> {
-    let of_layer = |kind: &LayerKind| {
-        let architecture = config.architecture;
-        architecture.layer_tensors(kind.experts, kind.is_recurrent())
-    };
-    let layer_tensors: Vec<_> = config.kinds.iter().map(of_layer).collect();
+    let blocks = config.kinds.iter().map(|kind| kind.blocks.last() + 1).max();
+    let mut block_tensors = vec![Vec::new(); blocks.unwrap_or(0)];
+    for kind in &config.kinds {
+        let mixer = Some(IsRecurrent(kind.is_recurrent()));
+        let feed_forward = Some(HasExperts(kind.experts));
+        let tensors = |mixer, ffn| config.architecture.block_tensors(mixer, ffn);
+        match kind.blocks.feed_forward {
+            Some(block) if block == kind.blocks.mixer => {
+                block_tensors[block] = tensors(mixer, feed_forward);
+            }
+            other => {
+                block_tensors[kind.blocks.mixer] = tensors(mixer, None);
+                if let Some(block) = other {
+                    block_tensors[block] = tensors(None, feed_forward);
+                }
+            }
+        }
+    }
     let model_tensors = config.architecture.model_tensors();
     let known = |name: &str| match name.strip_prefix("blk.").and_then(|r| r.split_once('.')) {
         Some((layer, part)) => layer.parse::<usize>().is_ok_and(|l| {
-            let unused = config.layers..config.layers + config.prediction_layers;
-            unused.contains(&l) || layer_tensors.get(l).is_some_and(|own| own.contains(&part))
+            let unused = block_tensors.len()..block_tensors.len() + config.prediction_layers;
+            unused.contains(&l) || block_tensors.get(l).is_some_and(|own| own.contains(&part))
         }),
         None => model_tensors.contains(&name),
     };

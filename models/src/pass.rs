@@ -49,23 +49,22 @@ enum MixerCopies<'a> {
     Recurrent(RecurrentCopies<'a>),
 }
 
-/// A layer has at least one of both; experts are multiplied in place.
+/// Experts are multiplied in place.
 struct FeedForwardCopies<'a> {
-    /// Gate, up and down.
-    dense: Option<[Floats<'a>; 3]>,
+    /// Gate, if there is one, up and down.
+    dense: Option<(Option<Floats<'a>>, [Floats<'a>; 2])>,
     router: Option<Floats<'a>>,
 }
 
 impl<'a> FeedForwardCopies<'a> {
     fn new(ffn: &'a FeedForward, copy: impl Fn(&'a MappedMatrix) -> Floats<'a>) -> Self {
-        let (dense, experts) = match ffn {
-            FeedForward::Dense(dense) => (Some(dense), None),
-            FeedForward::Experts(experts) => (None, Some(&**experts)),
-            FeedForward::Both(both) => (Some(&both.dense), Some(&both.experts)),
-        };
+        let dense = ffn.dense().map(|Dense { gate, up, down }| {
+            let gate = gate.as_ref().map(&copy);
+            (gate, [up, down].map(&copy))
+        });
         Self {
-            dense: dense.map(|Dense { gate, up, down }| [gate, up, down].map(&copy)),
-            router: experts.map(|experts| copy(&experts.router)),
+            dense,
+            router: ffn.experts().map(|experts| copy(&experts.router)),
         }
     }
 }

@@ -57,6 +57,8 @@ class Shape:
 
     @property
     def arch_in_file(self) -> str:
+        if self.stem == "nemotron_h_moe":
+            return self.stem
         return {"mixtral": "llama", "gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "ministral3": "mistral3",
                 "olmo3": "olmo2", "lfm2_moe": "lfm2moe", "granitemoeshared": "granitemoe",
                 "granitemoehybrid": "granitehybrid", "ernie4_5_moe": "ernie4_5-moe"}.get(self.arch, self.arch)
@@ -111,6 +113,25 @@ HYBRID_KEYS = GRANITE_KEYS | {"rope.scaling.finetuned": False, "ssm.conv_kernel"
 
 def hybrid_layers(kv_heads: list[int]) -> list[str]:
     return ["attention" if heads else "mamba" for heads in kv_heads]
+
+
+# Nemotron's blocks: M is a state space, * attention, - a feed-forward, E experts.
+NEMOTRON = {"mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 24, "conv_kernel": 4, "chunk_size": 16,
+            "layer_norm_epsilon": 1e-5}
+NEMOTRON_KEYS = {"ssm.conv_kernel": 4, "ssm.state_size": 24, "ssm.group_count": 2, "ssm.inner_size": 64, "ssm.time_step_rank": 4}
+
+
+def nemotron(blocks: str, kv_heads: int, ffn: int) -> dict:
+    """Metadata of a Nemotron."""
+    # some versions of llama.cpp read this epsilon, others that of all models
+    return NEMOTRON_KEYS | {"attention.layer_norm_epsilon": 1e-5, "attention.head_count_kv": [kv_heads * (block == "*") for block in blocks],
+                            "feed_forward_length": [ffn * (block in "-E") for block in blocks]}
+
+
+def layer_of_block(shape: Shape, block: int) -> int:
+    """The layer of a block: a feed-forward belongs to the layer of the block before it."""
+    blocks = shape.hf.get("hybrid_override_pattern", "M" * shape.layers)
+    return sum(kind not in "-E" for kind in blocks[:block + 1]) - 1
 
 
 def exaone_layers(layers: int) -> list[str]:
@@ -237,6 +258,15 @@ SHAPES = [
           name="lfm2moe", layers=5, head_dim=8,
           keys={"attention.head_count_kv": [0, 0, 2, 0, 2], "shortconv.l_cache": 4, "leading_dense_block_count": 2,
                 "expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 24, "expert_gating_func": 2}),
+    Shape("nemotron_h", NEMOTRON | {"hybrid_override_pattern": "M-*MM-*-"}, layers=8, head_dim=8, tied=False,
+          keys=nemotron("M-*MM-*-", 2, 48)),
+    Shape("nemotron_h", NEMOTRON | {"hybrid_override_pattern": "ME*EMM*E", "n_routed_experts": 6, "num_experts_per_tok": 2,
+                                    "moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 40,
+                                    "routed_scaling_factor": 2.5},
+          name="nemotron_h_moe", layers=8, head_dim=8, tied=False,
+          keys=nemotron("ME*EMM*E", 2, 24) | {"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 24,
+                                             "expert_shared_feed_forward_length": 40, "expert_shared_count": 1,
+                                             "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_group_count": 1}),
 ]
 CLASSES = {"llama": "Llama", "internlm2": "Llama", "exaone": "Llama", "minicpm": "Granite",  # of the same arithmetic
            "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "glm4": "Glm4", "seed_oss": "SeedOss", "exaone4": "Exaone4", "ernie4_5": "Ernie4_5",
@@ -244,7 +274,7 @@ CLASSES = {"llama": "Llama", "internlm2": "Llama", "exaone": "Llama", "minicpm":
            "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
            "gemma4": "Gemma4Text", "smollm3": "SmolLM3", "ministral3": "Ministral3", "granite": "Granite", "olmo3": "Olmo3",
            "lfm2": "Lfm2", "lfm2_moe": "Lfm2Moe", "granitemoeshared": "GraniteMoeShared",
-           "granitemoehybrid": "GraniteMoeHybrid"}
+           "granitemoehybrid": "GraniteMoeHybrid", "nemotron_h": "NemotronH"}
 CAUSAL = {"gemma3": "Gemma3", "gemma4": "Gemma4", "qwen3_5_text": "Qwen3_5", "qwen3_5_moe_text": "Qwen3_5Moe"}
 
 
@@ -258,12 +288,21 @@ def config(shape: Shape):
     return made
 
 
+def with_attention(model):
+    """Gives the blocks of a Nemotron with attention the name that other models have for it."""
+    for layer in model.model.layers:
+        if getattr(layer, "block_type", "") == "full_attention":
+            object.__setattr__(layer, "self_attn", layer.mixer)  # not a second module
+    return model
+
+
 def build(shape: Shape):
     model = getattr(transformers, f"{CAUSAL.get(shape.arch, CLASSES[shape.arch])}ForCausalLM")(config(shape)).eval()
+    with_attention(model)
     generator = torch.Generator().manual_seed(shape.seed)
     sayable = torch.tensor([text.isprintable() and text.isascii() for text in texts()])
     adds_one = shape.arch.startswith(("gemma2", "gemma3", "qwen3_5"))
-    scalars = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(("layer_scalar", "expert_bias"))]
+    scalars = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(("layer_scalar", "expert_bias", "e_score_correction_bias"))]
     with torch.no_grad():
         for name, weight in sorted([*model.named_parameters(), *scalars]):
             if name.endswith("bias"):
@@ -281,7 +320,7 @@ def build(shape: Shape):
                 drawn = 4 * drawn - 2
             if name.endswith("router.scale"):
                 drawn = 4 * drawn  # it is divided by the square root of the width
-            if name.endswith(("embed_tokens.weight", "lm_head.weight")):
+            if name.endswith(("embed_tokens.weight", "embeddings.weight", "lm_head.weight")):
                 drawn[~sayable] /= 16  # answers are plain letters, which print the same everywhere
             weight.copy_(torch.round(64 * drawn) / 64)
     return model
@@ -333,12 +372,15 @@ def tensors(shape: Shape, model):
         data = weight.numpy()
         if data.ndim == 1 and kind == "weight" and (gemma and shape.arch != "gemma4" or qwen35 and not stem.endswith("linear_attn.norm")):
             data = data + 1
+        if shape.arch == "nemotron_h" and stem.startswith("layers."):
+            yield from nemotron_tensor(name, data)
+            continue
         if stem == "lm_head":
             if not shape.tied:
                 yield "output.weight", data
-        elif stem == "embed_tokens":
+        elif stem in ("embed_tokens", "embeddings"):
             yield "token_embd.weight", data
-        elif stem == "norm":
+        elif stem in ("norm", "norm_f"):
             yield "output_norm.weight", data
         elif stem == "embedding_norm":
             yield "token_embd_norm.weight", data
@@ -387,6 +429,25 @@ RECURRENT = {"linear_attn.in_proj_qkv.weight": "attn_qkv.weight", "linear_attn.i
 STATE_SPACE = {"mamba.in_proj.weight": "ssm_in.weight", "mamba.conv1d.weight": "ssm_conv1d.weight",
                "mamba.conv1d.bias": "ssm_conv1d.bias", "mamba.dt_bias": "ssm_dt.bias", "mamba.A_log": "ssm_a", "mamba.D": "ssm_d",
                "mamba.norm.weight": "ssm_norm.weight", "mamba.out_proj.weight": "ssm_out.weight"}
+
+
+def nemotron_tensor(name: str, data: np.ndarray):
+    """A tensor of a block of Nemotron: its norm, or a part of its one mixer."""
+    block, part = name.removeprefix("model.layers.").split(".", 1)
+    mixer = part.removeprefix("mixer.")
+    if part != mixer and (own := STATE_SPACE.get(f"mamba.{mixer}")):
+        data = data.reshape(NEMOTRON["n_groups"], -1) if mixer == "norm.weight" else state_space(f"mamba.{mixer}", data)
+        yield f"blk.{block}.{own}", data
+    else:
+        yield f"blk.{block}.{NEMOTRON_PARTS[mixer]}", data
+
+
+NEMOTRON_PARTS = {"norm.weight": "attn_norm.weight", "q_proj.weight": "attn_q.weight", "k_proj.weight": "attn_k.weight",
+                  "v_proj.weight": "attn_v.weight", "o_proj.weight": "attn_output.weight", "up_proj.weight": "ffn_up.weight",
+                  "down_proj.weight": "ffn_down.weight", "gate.weight": "ffn_gate_inp.weight",
+                  "gate.e_score_correction_bias": "exp_probs_b.bias", "experts.up_proj": "ffn_up_exps.weight",
+                  "experts.down_proj": "ffn_down_exps.weight", "shared_experts.up_proj.weight": "ffn_up_shexp.weight",
+                  "shared_experts.down_proj.weight": "ffn_down_shexp.weight"}
 
 
 def state_space(name: str, data: np.ndarray) -> np.ndarray:
@@ -533,7 +594,7 @@ def dropped(shape: Shape, model) -> dict[str, np.ndarray]:
     rows = run(Dropped(kept))
     moved = np.abs(rows - whole).max(axis=1) / np.abs(whole).max(axis=1)
     assert moved[0] == 0 and moved[1:].min() > 0.01, moved
-    own = {i: rows.astype(np.int32) for i, rows in kept.items() if i not in shared}
+    own = {layer_of_block(shape, i): rows.astype(np.int32) for i, rows in kept.items() if i not in shared}
     return {"steps_ids": ids, "steps_logits": rows} | {f"steps_kept_{i}": rows for i, rows in own.items()}
 
 
@@ -637,6 +698,22 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
     if shape.arch == "granitemoehybrid":
         mistakes |= {f"no {x}": each(x, value) for x, value in (("dt_bias", 0.0), ("A_log", -20.0), ("mamba.D", 0.0),
                                                                  ("conv1d.bias", 0.0), ("mamba.norm", 1.0))}
+    if shape.arch == "nemotron_h":
+        def blocks(kind: str, change):
+            return lambda m: [change(layer.mixer) for layer in m.model.layers if layer.block_type == kind]
+
+        mistakes |= {f"no {x}": each(x, value) for x, value in (("dt_bias", 0.0), ("A_log", -20.0), ("mixer.D", 0.0),
+                                                                 ("conv1d.bias", 0.0), ("mixer.norm", 1.0))}
+        mistakes["one norm for all groups"] = blocks("linear_attention", lambda mixer: setattr(mixer.norm, "group_size", 64))
+        mistakes["scale of the head"] = blocks("full_attention", lambda mixer: setattr(mixer, "scaling", 0.75 * mixer.scaling))
+    if shape.stem == "nemotron_h":
+        mistakes["not squared"] = blocks("mlp", lambda mixer: setattr(mixer, "act_fn", torch.nn.ReLU()))
+    if shape.stem == "nemotron_h_moe":
+        mistakes["no bias of experts"] = blocks("moe", lambda mixer: mixer.gate.e_score_correction_bias.zero_())
+        mistakes["no factor on experts"] = blocks("moe", lambda mixer: setattr(mixer.gate, "routed_scaling_factor", 1.0))
+        mistakes["one expert less"] = blocks("moe", lambda mixer: setattr(mixer.gate, "top_k", 1))
+        mistakes["no expert for every token"] = each("shared_experts.down_proj", 0.0)
+        mistakes["not squared"] = blocks("moe", lambda mixer: setattr(mixer.experts, "act_fn", torch.nn.ReLU()))
     if shape.arch == "olmo3":
         mistakes |= {f"no {x} norm": each(f"{x}_norm", 1.0) for x in ("q", "k")}
         mistakes |= {f"no {x}": each(x, 1.0) for x in ("post_attention_layernorm", "post_feedforward_layernorm")}

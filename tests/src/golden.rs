@@ -61,7 +61,7 @@ pub fn model(stem: &str) -> PathBuf {
 }
 
 /// The tiny models of `golden/architectures`, by file stem: one for each architecture.
-pub const ARCHITECTURES: [&str; 32] = [
+pub const ARCHITECTURES: [&str; 34] = [
     "llama-bias-yarn",
     "qwen2",
     "qwen3",
@@ -94,6 +94,8 @@ pub const ARCHITECTURES: [&str; 32] = [
     "gemma4-experts",
     "lfm2",
     "lfm2moe",
+    "nemotron_h",
+    "nemotron_h_moe",
 ];
 
 /// A decompressed model in a temporary folder, removed on drop.

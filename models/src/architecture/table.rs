@@ -35,6 +35,7 @@ const LLAMA: Architecture = Architecture {
     sinks: false,
     recurrence: Recurrence::None,
     output_gate: false,
+    single_blocks: false,
     ffn_norm: "ffn_norm.weight",
     output_norm: "output_norm.weight",
     experts: Part::Absent,
@@ -105,6 +106,17 @@ const LFM2: Architecture = Architecture {
     sliding: Sliding::All,
     recurrence: Recurrence::Convolution,
     output_norm: "token_embd_norm.weight",
+    ..PLAIN
+};
+
+const NEMOTRON: Architecture = Architecture {
+    // Nemotron-H, and the dense models of Nemotron Nano 2 and 3.
+    name: "nemotron_h",
+    activation: Activation::ReluSquared,
+    nope_every: Some(1),
+    recurrence: Recurrence::StateSpace,
+    single_blocks: true,
+    ffn_norm: "attn_norm.weight",
     ..PLAIN
 };
 
@@ -336,5 +348,14 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         dense_first: true,
         router: Router::Sigmoid,
         ..LFM2
+    },
+    NEMOTRON,
+    Architecture {
+        // Nemotron 3 with experts: Nano 30B-A3B.
+        name: "nemotron_h_moe",
+        experts: Part::Required,
+        shared_expert: Shared::Plain,
+        router: Router::Sigmoid,
+        ..NEMOTRON
     },
 ];

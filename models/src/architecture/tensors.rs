@@ -3,13 +3,12 @@
 use super::{Architecture, QkNorm, Recurrence, Router, Shared};
 
 /// Layer tensors of experts.
-const ROUTED: [&str; 5] = [
+const ROUTED: [&str; 3] = [
     "ffn_gate_inp.weight",
-    "ffn_gate_exps.weight",
     "ffn_up_exps.weight",
-    "ffn_gate_up_exps.weight",
     "ffn_down_exps.weight",
 ];
+const ROUTED_GATES: [&str; 2] = ["ffn_gate_exps.weight", "ffn_gate_up_exps.weight"];
 /// Further ones where experts stand beside a dense feed-forward.
 const ROUTED_BESIDE_DENSE: [&str; 5] = [
     "ffn_gate_inp.scale",
@@ -25,11 +24,7 @@ const ROUTED_BIAS: [&str; 4] = [
     "ffn_down_exps.bias",
 ];
 /// Layer tensors of an expert that computes every token.
-const SHARED: [&str; 3] = [
-    "ffn_gate_shexp.weight",
-    "ffn_up_shexp.weight",
-    "ffn_down_shexp.weight",
-];
+const SHARED: [&str; 2] = ["ffn_up_shexp.weight", "ffn_down_shexp.weight"];
 /// Layer tensors of gated delta nets.
 const DELTA: [&str; 9] = [
     "attn_qkv.weight",
@@ -60,6 +55,14 @@ const CONVOLUTION: [&str; 3] = [
     "shortconv.out_proj.weight",
 ];
 
+/// Whether a block's mixer is recurrent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct IsRecurrent(pub bool);
+
+/// Whether a block's feed-forward has experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HasExperts(pub bool);
+
 impl Architecture {
     /// A tensor that every layer of every file has.
     pub(crate) fn first_tensor(&self) -> &'static str {
@@ -70,18 +73,26 @@ impl Architecture {
         }
     }
 
-    /// Names of the tensors that a layer of this architecture may have, such as `attn_q.weight`, with or without experts
-    /// and attention. Any other tensor would be missing from the computation.
-    pub(crate) fn layer_tensors(&self, experts: bool, recurrent: bool) -> Vec<&'static str> {
-        let dense = !experts || self.dense_and_experts;
-        let attention = !recurrent;
+    /// Names of the tensors that a block of this architecture may have, such as `attn_q.weight`: its mixer, which may be
+    /// recurrent, and its feed-forward, which may have experts, if it has them. Any other tensor would be missing from the
+    /// computation.
+    pub(crate) fn block_tensors(
+        &self,
+        mixer: Option<IsRecurrent>,
+        feed_forward: Option<HasExperts>,
+    ) -> Vec<&'static str> {
+        let attention = mixer == Some(IsRecurrent(false));
+        let recurrent = mixer == Some(IsRecurrent(true));
+        let experts = feed_forward == Some(HasExperts(true));
+        let dense = feed_forward == Some(HasExperts(false)) || experts && self.dense_and_experts;
+        let gated = self.activation.is_gated();
         let recurrent: &[&'static str] = match self.recurrence {
             Recurrence::Delta(_) if recurrent => &DELTA,
             Recurrence::Convolution if recurrent => &CONVOLUTION,
             Recurrence::StateSpace if recurrent => &STATE_SPACE,
             _ => &[],
         };
-        let groups: [(bool, &[&'static str]); 18] = [
+        let groups: [(bool, &[&'static str]); 20] = [
             // `attn_rot_embd` holds the angles that old converters stored; Kept computes them.
             (
                 attention,
@@ -96,8 +107,9 @@ impl Architecture {
             ),
             (self.pre_norm, &["attn_norm.weight", self.ffn_norm]),
             (dense, &["ffn_up.weight", "ffn_down.weight"]),
-            (dense && !self.fused, &["ffn_gate.weight"]),
+            (dense && gated && !self.fused, &["ffn_gate.weight"]),
             (experts, &ROUTED),
+            (experts && gated, &ROUTED_GATES),
             (
                 experts && self.router != Router::Softmax,
                 &["exp_probs_b.bias"],
@@ -109,6 +121,10 @@ impl Architecture {
             ),
             (self.output_scale, &["layer_output_scale.weight"]),
             (experts && self.shared_expert != Shared::None, &SHARED),
+            (
+                experts && gated && self.shared_expert != Shared::None,
+                &["ffn_gate_shexp.weight"],
+            ),
             (
                 experts && self.shared_expert == Shared::Gated,
                 &["ffn_gate_inp_shexp.weight"],

@@ -1,7 +1,7 @@
 //! Properties that vary by layer: windows, heads, widths, and whose keys a layer attends to.
 
 use super::keys::{KV_HEADS, Keys, MAX_COUNT, missing_tensor};
-use super::{LayerCache, LayerKind, LayerRotation};
+use super::{Blocks, LayerCache, LayerKind, LayerRotation};
 use crate::ModelError;
 use crate::architecture::{Architecture, Recurrence, Sliding};
 
@@ -123,15 +123,17 @@ fn head_dim(
     Ok([global, window])
 }
 
-/// Number of decoder layers, and of further layers that only predict tokens ahead, which Kept leaves out.
+/// Number of the file's blocks, and of further blocks that only predict tokens ahead, which Kept leaves out.
 pub(super) fn count(
     keys: &Keys<'_>,
     architecture: &Architecture,
 ) -> Result<(usize, usize), ModelError> {
     let blocks = keys.count("block_count")?;
     let prediction_layers = match architecture.recurrence {
-        Recurrence::Delta(_) => keys.whole("nextn_predict_layers")?.unwrap_or(0) as usize,
-        _ => 0,
+        Recurrence::Delta(_) | Recurrence::StateSpace => {
+            keys.whole("nextn_predict_layers")?.unwrap_or(0) as usize
+        }
+        Recurrence::None | Recurrence::Convolution => 0,
     };
     let count = blocks.saturating_sub(prediction_layers);
     if count == 0 {
@@ -144,6 +146,49 @@ pub(super) fn count(
         (keys.gguf.tensor(&name)).ok_or_else(|| missing_tensor(&name))?;
     }
     Ok((count, prediction_layers))
+}
+
+/// `[layers]`: the blocks of each layer, of a file with `count` blocks. Of single blocks, one with KV heads has
+/// attention, one with a feed-forward width a feed-forward, and one with neither is recurrent, as in llama.cpp.
+pub(super) fn blocks(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    count: usize,
+) -> Result<Vec<Blocks>, ModelError> {
+    const WIDTH: &str = "feed_forward_length";
+    if !architecture.single_blocks {
+        let block = |n| Blocks {
+            mixer: n,
+            feed_forward: Some(n),
+        };
+        return Ok((0..count).map(block).collect());
+    }
+    let list = |key| {
+        let list = keys.list(key, count)?;
+        list.ok_or_else(|| keys.bad(key, "no list", "a list is needed".to_owned()))
+    };
+    let (kv_heads, widths) = (list(KV_HEADS)?, list(WIDTH)?);
+    let mut layers: Vec<Blocks> = Vec::new();
+    for (block, (kv_heads, width)) in kv_heads.into_iter().zip(widths).enumerate() {
+        let refuse = |needs: &str| {
+            let value = format!("{width} in block {block}");
+            Err(keys.bad(WIDTH, value, needs.to_owned()))
+        };
+        if width == 0 {
+            layers.push(Blocks {
+                mixer: block,
+                feed_forward: None,
+            });
+        } else if kv_heads > 0 {
+            return refuse("a block has attention or a feed-forward, not both");
+        } else {
+            match layers.last_mut() {
+                Some(layer) if layer.feed_forward.is_none() => layer.feed_forward = Some(block),
+                _ => return refuse("a feed-forward follows attention or a state space"),
+            }
+        }
+    }
+    Ok(layers)
 }
 
 /// `[layers]`: each layer's window; and the window that the file declares but that is not applied.
@@ -239,6 +284,7 @@ pub(super) struct Layers {
     /// Widths of the feed-forward.
     pub(super) ffn: Vec<usize>,
     pub(super) experts: Vec<bool>,
+    pub(super) blocks: Vec<Blocks>,
 }
 
 /// `[layers]`: the kind of each layer.
@@ -265,6 +311,7 @@ pub(super) fn kinds(
             head_dim,
             ffn: layers.ffn[layer],
             experts: layers.experts[layer],
+            blocks: layers.blocks[layer],
         }
     };
     layers.windows.iter().enumerate().map(kind).collect()

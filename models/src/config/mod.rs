@@ -92,7 +92,7 @@ impl QueryScale {
 }
 
 /// Experts of each layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertCounts {
     /// Experts of a layer.
     pub all: usize,
@@ -102,6 +102,8 @@ pub struct ExpertCounts {
     pub ffn: usize,
     /// Width of the hidden layer of the expert that every token passes through, if there is one.
     pub shared_ffn: Option<usize>,
+    /// Factor on the weights of the other experts; 1 in most models.
+    pub weights_scale: f32,
 }
 
 impl ExpertCounts {
@@ -122,10 +124,33 @@ pub struct LayerKind {
     pub kv_heads: usize,
     /// Elements per head.
     pub head_dim: usize,
-    /// Width of the hidden layer of the dense feed-forward; without one, of an expert.
+    /// Width of the hidden layer of the dense feed-forward; without one, of an expert; 0 without a feed-forward.
     pub ffn: usize,
     /// Whether the layer has experts ([`Config::experts`]).
     pub experts: bool,
+    /// Where the layer is in the file.
+    pub blocks: Blocks,
+}
+
+/// The blocks `blk.{n}` of the file that are one layer: the same one twice in most models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Blocks {
+    /// The block of attention or of the recurrent rule.
+    pub mixer: usize,
+    /// The block of the feed-forward, if the layer has one.
+    pub feed_forward: Option<usize>,
+}
+
+impl Blocks {
+    /// Whether `block` is one of them.
+    pub(crate) fn contains(self, block: usize) -> bool {
+        self.mixer == block || self.feed_forward == Some(block)
+    }
+
+    /// The last block.
+    pub(crate) fn last(self) -> usize {
+        self.feed_forward.unwrap_or(self.mixer)
+    }
 }
 
 impl LayerKind {

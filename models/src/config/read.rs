@@ -19,11 +19,13 @@ impl Config {
         refuse_unsupported_keys(&keys, architecture)?;
         let experts = experts(&keys, architecture)?;
         let width = keys.count("embedding_length")?;
-        let (count, prediction_layers) = layers::count(&keys, architecture)?;
+        let (blocks, prediction_layers) = layers::count(&keys, architecture)?;
+        let blocks = layers::blocks(&keys, architecture, blocks)?;
+        let count = blocks.len();
         let norm_eps = norm_eps(&keys)?;
         let context = keys.count("context_length")?;
         let shape = recurrent::shape(&keys, architecture, width)?;
-        let recurrent = recurrent::layers(&keys, architecture, count)?;
+        let recurrent = recurrent::layers(&keys, architecture, &blocks)?;
         let (windows, ignored_window) = layers::windows(&keys, architecture, count)?;
         recurrent::refuse_all(&keys, architecture, &recurrent)?;
         layers::refuse_all_sliding(&keys, &windows)?;
@@ -41,14 +43,19 @@ impl Config {
         let unrotated = architecture.multipliers.is_allowed()
             && keys.flag("rope.scaling.finetuned")? == Some(false);
         let dense_first = dense_first(&keys, architecture)?;
+        let has_ffn = |layer: usize| blocks[layer].feed_forward.is_some();
+        let has_experts = |layer| experts.is_some() && layer >= dense_first && has_ffn(layer);
+        let mut ffn = widths(&keys, architecture, experts, count, dense_first)?;
+        (0..count)
+            .filter(|&layer| !has_ffn(layer))
+            .for_each(|layer| ffn[layer] = 0);
         let layers = Layers {
             recurrent,
             kv_source_layer: layers::kv_source_layer(&keys, architecture, &windows)?,
-            ffn: widths(&keys, architecture, experts, count, dense_first)?,
-            experts: (0..count)
-                .map(|layer| experts.is_some() && layer >= dense_first)
-                .collect(),
+            ffn,
+            experts: (0..count).map(has_experts).collect(),
             windows,
+            blocks,
         };
         let rotation = |layer: usize, window: Option<usize>| match (architecture.nope_every, window)
         {
@@ -163,9 +170,10 @@ fn experts(
             format!("at most {all}, all experts, are possible"),
         ));
     }
-    if architecture.router == Router::Sigmoid {
-        refuse_other_weights(keys)?;
-    }
+    let weights_scale = match architecture.router {
+        Router::Sigmoid => sigmoid_scale(keys, architecture)?,
+        Router::Softmax | Router::BiasedSoftmax => 1.0,
+    };
     const SHARED: &str = "expert_shared_feed_forward_length";
     let shared_ffn = match architecture.shared_expert {
         Shared::None => None,
@@ -186,26 +194,34 @@ fn experts(
         used,
         ffn,
         shared_ffn,
+        weights_scale,
     }))
 }
 
-/// Refuses experts whose weights are not the sigmoids of the scores, divided by their sum.
-fn refuse_other_weights(keys: &Keys<'_>) -> Result<(), ModelError> {
+/// The factor on weights that are the sigmoids of the scores, divided by their sum. Refuses other weights.
+fn sigmoid_scale(keys: &Keys<'_>, architecture: &Architecture) -> Result<f32, ModelError> {
     const GATING: &str = "expert_gating_func";
     const SUM: &str = "expert_weights_norm";
-    const SCALE: &str = "expert_weights_scale";
+    const GROUPS: &str = "expert_group_count";
+    const LATENT: &str = "moe_latent_size";
     let needs = |what: &str| format!("only {what} is supported in {} models", keys.name);
-    match keys.count(GATING)? {
-        2 => {}
-        other => return Err(keys.bad(GATING, other, needs("2, the sigmoid,"))),
+    // Files of Nemotron do not name it.
+    match keys.optional_count(GATING)? {
+        Some(2) => {}
+        None if architecture.single_blocks => {}
+        None => return Err(missing(&keys.full(GATING))),
+        Some(other) => return Err(keys.bad(GATING, other, needs("2, the sigmoid,"))),
     }
     if keys.flag(SUM)? == Some(false) {
         return Err(keys.bad(SUM, false, needs("true")));
     }
-    match keys.number(SCALE)? {
-        Some(n) if n != 0.0 && n != 1.0 => Err(keys.bad(SCALE, n, needs("1"))),
-        _ => Ok(()),
+    for (key, most) in [(GROUPS, 1), (LATENT, 0)] {
+        if let Some(n) = keys.whole(key)?.filter(|&n| n > most) {
+            return Err(keys.bad(key, n, needs(&most.to_string())));
+        }
     }
+    let scale = keys.non_negative("expert_weights_scale")?;
+    Ok(scale.filter(|&scale| scale > 0.0).unwrap_or(1.0) as f32)
 }
 
 /// How many first layers have a dense feed-forward instead of experts.
@@ -315,7 +331,12 @@ fn query_scale(
 
 fn norm_eps(keys: &Keys<'_>) -> Result<f32, ModelError> {
     const EPS: &str = "attention.layer_norm_rms_epsilon";
-    let eps = keys.number(EPS)?.ok_or_else(|| missing(&keys.full(EPS)))?;
+    // Some files of Nemotron name the other norm's.
+    let eps = match keys.number(EPS)? {
+        None => keys.number("attention.layer_norm_epsilon")?,
+        eps => eps,
+    };
+    let eps = eps.ok_or_else(|| missing(&keys.full(EPS)))?;
     if !(0.0..1.0).contains(&eps) {
         let needs = "a number from 0 to 1 is needed".to_owned();
         return Err(keys.bad(EPS, eps, needs));

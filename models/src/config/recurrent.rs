@@ -2,6 +2,7 @@
 
 use kept_kernels::{DeltaShape, RecurrentShape, StateSpaceShape};
 
+use super::Blocks;
 use super::keys::{KV_HEADS, Keys};
 use crate::ModelError;
 use crate::architecture::{Architecture, Recurrence};
@@ -96,14 +97,19 @@ fn state_space(keys: &Keys<'_>) -> Result<StateSpaceShape, ModelError> {
 pub(super) fn layers(
     keys: &Keys<'_>,
     architecture: &Architecture,
-    layers: usize,
+    blocks: &[Blocks],
 ) -> Result<Vec<bool>, ModelError> {
+    let layers = blocks.len();
     let every = match architecture.recurrence {
         Recurrence::None => return Ok(vec![false; layers]),
         Recurrence::Delta(every) => every,
         Recurrence::Convolution | Recurrence::StateSpace => {
-            let counts = keys.list(KV_HEADS, layers)?;
-            let none = |counts: Vec<u64>| counts.iter().map(|&n| n == 0).collect();
+            let last = blocks.iter().map(|blocks| blocks.mixer).max();
+            let counts = keys.list(KV_HEADS, last.map_or(0, |last| last + 1))?;
+            let none = |counts: Vec<u64>| {
+                let of = |blocks: &Blocks| counts[blocks.mixer] == 0;
+                blocks.iter().map(of).collect()
+            };
             return Ok(counts.map_or(vec![false; layers], none));
         }
     };

@@ -6,7 +6,9 @@ use kept_kernels::mapped::{Product, multiply_rows_together, multiply_together};
 use kept_kernels::{Stop, Stopped};
 
 use super::{COPIED, LayerPass, LayerScratch};
-use crate::arithmetic::{activate, multiply, multiply_and_add, normalise, product, scale};
+use crate::arithmetic::{
+    activate, hidden_layer, multiply, multiply_and_add, normalise, product, scale,
+};
 use crate::feed_forward::{Dense, DenseAndExperts, ExpertInput, FeedForward};
 
 impl<S: BorrowMut<LayerScratch>> LayerPass<'_, S> {
@@ -38,6 +40,7 @@ impl<S: BorrowMut<LayerScratch>> LayerPass<'_, S> {
                 ffn.add(config, router, [&*normed; 2], residual, space, stop)?;
             }
             FeedForward::Both(ffn) => self.both(ffn, residual, stop)?,
+            FeedForward::Absent => {}
         }
         if let Some(space) = &mut self.scratch.borrow_mut().per_layer {
             (self.model).add_per_layer(self.index, tokens, residual, space, stop)?;
@@ -93,24 +96,26 @@ impl<S: BorrowMut<LayerScratch>> LayerPass<'_, S> {
             for first in (0..block.ffn).step_by(block.columns) {
                 let columns = first..block.ffn.min(first + block.columns);
                 let elements = m * columns.len();
-                let (gate, up) = (&mut hidden[..elements], &mut up[..elements]);
-                let both = [product(&ffn.gate, gate), product(&ffn.up, up)];
-                multiply_rows_together(both, columns.clone(), rounded, stop)?;
-                activate(config.activation, gate, up);
-                rounded_hidden.fill_columns(gate, block.ffn, columns);
+                let (hidden, up) = (&mut hidden[..elements], &mut up[..elements]);
+                let part = columns.clone();
+                match &ffn.gate {
+                    Some(gate) => {
+                        let both = [product(gate, hidden), product(&ffn.up, up)];
+                        multiply_rows_together(both, part, rounded, stop)?;
+                    }
+                    None => {
+                        multiply_rows_together([product(&ffn.up, hidden)], part, rounded, stop)?
+                    }
+                }
+                activate(config.activation, hidden, up);
+                rounded_hidden.fill_columns(hidden, block.ffn, columns);
             }
             return Ok(());
         }
-        let [gates, ups, _] = self.floats.ffn.dense.as_ref().expect(COPIED);
-        let (hidden, up) = (&mut hidden[..m * block.ffn], &mut up[..m * block.ffn]);
-        multiply(
-            normed,
-            rounded,
-            [(gates, &mut *hidden), (ups, &mut *up)],
-            stop,
-        )?;
-        activate(config.activation, hidden, up);
-        Ok(())
+        let (gate, [ups, _]) = self.floats.ffn.dense.as_ref().expect(COPIED);
+        let out = [&mut hidden[..m * block.ffn], &mut up[..m * block.ffn]];
+        let weights = [gate.as_ref(), Some(ups)];
+        hidden_layer(config.activation, normed, rounded, weights, out, stop)
     }
 
     /// The down projection of what [`Self::hide`] computed, to `out [m, width]`, or added to it.
@@ -131,7 +136,7 @@ impl<S: BorrowMut<LayerScratch>> LayerPass<'_, S> {
         if add {
             return multiply_and_add(hidden, &mut scratch.rounded, matrix, out, stop);
         }
-        let [.., downs] = self.floats.ffn.dense.as_ref().expect(COPIED);
+        let (_, [_, downs]) = self.floats.ffn.dense.as_ref().expect(COPIED);
         multiply(hidden, &mut scratch.rounded, [(downs, out)], stop)
     }
 }

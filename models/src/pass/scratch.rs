@@ -1,11 +1,11 @@
 //! The buffers of a [`LayerPass`](super::LayerPass), and the blocks in which it computes.
 
+use kept_kernels::mapped::MappedMatrix;
 use kept_kernels::{QuantisedRows, RecurrentShape};
 
 use crate::Config;
 use crate::arithmetic::moe_scratch_width;
 use crate::experts::ExpertScratch;
-use crate::feed_forward::{Dense, FeedForward};
 use crate::layer::Layer;
 use crate::per_layer::PerLayerScratch;
 use crate::recurrent::RecurrentScratch;
@@ -103,18 +103,16 @@ impl Block {
     const EXPERT_ROWS: usize = 2048;
 
     pub(super) fn new(layer: &Layer, max_rows: usize) -> Self {
-        let (most, dense) = match &layer.ffn {
-            FeedForward::Experts(_) => (Self::EXPERT_ROWS, None),
-            FeedForward::Dense(dense) => (Self::ROWS, Some(dense)),
-            FeedForward::Both(both) => (Self::EXPERT_ROWS, Some(&both.dense)),
+        let most = match layer.ffn.experts() {
+            Some(_) => Self::EXPERT_ROWS,
+            None => Self::ROWS,
         };
-        let ffn = dense.map_or(0, |dense| dense.gate.rows());
+        let dense = layer.ffn.dense();
+        let ffn = dense.map_or(0, |dense| dense.up.rows());
         if max_rows <= 1 {
             return Self::of_a_row(ffn);
         }
-        let in_place = dense.is_none_or(|Dense { gate, up, down }| {
-            [gate, up, down].iter().all(|matrix| matrix.is_quantised())
-        });
+        let in_place = dense.is_none_or(|dense| dense.matrices().all(MappedMatrix::is_quantised));
         let (rows, columns) = match in_place {
             true => (most, Self::COLUMNS),
             false => (Self::FEW_ROWS, ffn),

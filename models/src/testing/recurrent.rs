@@ -34,9 +34,7 @@ impl TinyLlama {
     pub(super) fn head_counts(&self) -> MetaValue {
         let heads = |layer| u32::from(!self.recurs(layer)) * self.kv_heads as u32;
         match self.architecture().recurrence {
-            Recurrence::Convolution | Recurrence::StateSpace => {
-                MetaValue::Wholes((0..self.layers).map(heads).collect())
-            }
+            Recurrence::Convolution | Recurrence::StateSpace => self.by_block(Self::block, heads),
             _ => MetaValue::Whole(self.kv_heads as u32),
         }
     }
@@ -67,7 +65,7 @@ impl TinyLlama {
         }
     }
 
-    pub(super) fn recurrent_matrices(&self, w: &mut GgufWriter, random: &mut Random, layer: usize) {
+    pub(super) fn recurrent_matrices(&self, w: &mut GgufWriter, random: &mut Random, block: usize) {
         let width = self.width;
         let matrices: &[(&str, [usize; 2])] = match self.architecture().recurrence {
             Recurrence::Convolution => &[
@@ -90,7 +88,7 @@ impl TinyLlama {
             ],
         };
         for (part, shape) in matrices {
-            self.matrix(w, random, &format!("blk.{layer}.{part}.weight"), shape);
+            self.matrix(w, random, &format!("blk.{block}.{part}.weight"), shape);
         }
     }
 
@@ -103,7 +101,7 @@ impl TinyLlama {
         };
         for layer in (0..self.layers).filter(|&layer| self.recurs(layer)) {
             let numbers: Vec<f32> = (0..shape[0] * shape[1]).map(|_| random.next()).collect();
-            let name = format!("blk.{layer}.{part}.weight");
+            let name = format!("blk.{}.{part}.weight", self.block(layer));
             w.tensor(&name, &shape, "F32", &numbers);
         }
     }

@@ -113,9 +113,8 @@ impl TinyLlama {
         w.set("general.name", text("tiny"));
         let key = |key: &str| format!("{}.{key}", self.arch);
         for (part, value) in [
-            ("block_count", self.layers),
+            ("block_count", self.blocks()),
             ("embedding_length", self.width),
-            ("feed_forward_length", self.ffn),
             ("attention.head_count", self.q_heads),
             ("attention.key_length", self.head_dim),
             ("attention.value_length", self.head_dim),
@@ -125,6 +124,7 @@ impl TinyLlama {
             w.set(&key(part), whole(value));
         }
         w.set(&key("attention.head_count_kv"), self.head_counts());
+        w.set(&key("feed_forward_length"), self.ffn_widths());
         w.set(
             &key("attention.layer_norm_rms_epsilon"),
             MetaValue::Number(1e-5),
@@ -236,11 +236,49 @@ impl TinyLlama {
         self.taps(w, &mut random);
         let (width, ffn) = (self.width, self.ffn);
         for layer in (0..self.layers).filter(|_| self.architecture().expert_bias) {
+            let layer = self.ffn_block(layer);
             for (part, rows) in [("gate", ffn), ("up", ffn), ("down", width)] {
                 let numbers: Vec<f32> = (0..EXPERTS * rows).map(|_| 0.1 * random.next()).collect();
                 let name = format!("blk.{layer}.ffn_{part}_exps.bias");
                 w.tensor(&name, &[EXPERTS, rows], "F32", &numbers);
             }
+        }
+    }
+
+    /// Blocks of the file.
+    fn blocks(&self) -> usize {
+        self.ffn_block(self.layers - 1) + 1
+    }
+
+    /// The block of a layer's attention or recurrent rule.
+    pub(super) fn block(&self, layer: usize) -> usize {
+        match self.architecture().single_blocks {
+            true => 2 * layer,
+            false => layer,
+        }
+    }
+
+    /// The block of a layer's feed-forward.
+    fn ffn_block(&self, layer: usize) -> usize {
+        self.block(layer) + usize::from(self.architecture().single_blocks)
+    }
+
+    /// `[blocks]`: numbers that only blocks `of` the layers have.
+    pub(super) fn by_block(
+        &self,
+        of: impl Fn(&Self, usize) -> usize,
+        number: impl Fn(usize) -> u32,
+    ) -> MetaValue {
+        let mut numbers = vec![0; self.blocks()];
+        (0..self.layers).for_each(|layer| numbers[of(self, layer)] = number(layer));
+        MetaValue::Wholes(numbers)
+    }
+
+    /// Widths of the feed-forward, of each block if they say which has one.
+    fn ffn_widths(&self) -> MetaValue {
+        match self.architecture().single_blocks {
+            true => self.by_block(Self::ffn_block, |_| self.ffn as u32),
+            false => MetaValue::Whole(self.ffn as u32),
         }
     }
 
@@ -329,12 +367,21 @@ impl TinyLlama {
             };
             let feed_forward = if self.routes(layer) { experts } else { dense };
             let recurs = self.recurs(layer);
+            let (block, ffn_block) = (self.block(layer), self.ffn_block(layer));
             if recurs {
-                self.recurrent_matrices(w, random, layer);
+                self.recurrent_matrices(w, random, block);
             }
             let mixer = if recurs { &[] } else { attention };
-            for (part, shape) in mixer.iter().chain(feed_forward).chain(shared) {
-                self.matrix(w, random, &format!("blk.{layer}.{part}.weight"), shape);
+            let mixer = mixer.iter().map(|part| (block, part));
+            let gated = own.activation.is_gated();
+            let feed_forward = feed_forward.iter().chain(shared);
+            let feed_forward = feed_forward
+                .filter(|(part, _)| {
+                    gated || part.starts_with("ffn_gate_inp") || !part.starts_with("ffn_gate")
+                })
+                .map(|part| (ffn_block, part));
+            for (block, (part, shape)) in mixer.chain(feed_forward) {
+                self.matrix(w, random, &format!("blk.{block}.{part}.weight"), shape);
             }
         }
     }
@@ -349,19 +396,20 @@ impl TinyLlama {
         };
         vector(own.output_norm, &[width], 1.0);
         for layer in 0..self.layers {
-            let name = |part: &str| format!("blk.{layer}.{part}");
+            let name = |part: &str| format!("blk.{}.{part}", self.block(layer));
+            let of_ffn = |part: &str| format!("blk.{}.{part}", self.ffn_block(layer));
             if own.pre_norm {
                 vector(&name("attn_norm.weight"), &[width], 1.0);
-                vector(&name(own.ffn_norm), &[width], 1.0);
+                vector(&of_ffn(own.ffn_norm), &[width], 1.0);
             }
             if own.shared_expert == Shared::Gated {
-                vector(&name("ffn_gate_inp_shexp.weight"), &[width], 0.0);
+                vector(&of_ffn("ffn_gate_inp_shexp.weight"), &[width], 0.0);
             }
             if own.expert_bias {
-                vector(&name("ffn_gate_inp.bias"), &[EXPERTS], 0.0);
+                vector(&of_ffn("ffn_gate_inp.bias"), &[EXPERTS], 0.0);
             }
             if own.router != Router::Softmax && self.routes(layer) {
-                vector(&name("exp_probs_b.bias"), &[EXPERTS], 0.0);
+                vector(&of_ffn("exp_probs_b.bias"), &[EXPERTS], 0.0);
             }
             if self.recurs(layer) {
                 for (part, shape, mean) in self.recurrent_vectors() {

@@ -11,7 +11,7 @@ use kept_models::{
     RopeTable,
 };
 
-const ALL: [&str; 30] = [
+const ALL: [&str; 32] = [
     "llama",
     "qwen2",
     "qwen2vl",
@@ -42,6 +42,8 @@ const ALL: [&str; 30] = [
     "olmo2",
     "lfm2",
     "lfm2moe",
+    "nemotron_h",
+    "nemotron_h_moe",
 ];
 
 fn tiny(arch: &'static str) -> TinyLlama {
@@ -125,7 +127,7 @@ fn quantised_models_have_a_small_kl_to_f32() {
         // A recurrent layer carries its error on through all later tokens; a convolution is of the product of two
         // projections, multiplied by a third.
         let more = match arch {
-            "qwen35" | "qwen35moe" | "granitehybrid" => 5.0,
+            "qwen35" | "qwen35moe" | "granitehybrid" | "nemotron_h" | "nemotron_h_moe" => 5.0,
             "lfm2" | "lfm2moe" => 8.0,
             _ => 1.0,
         };
@@ -183,6 +185,9 @@ fn missing_and_unknown_tensors_of_architectures_are_named() {
         ("lfm2moe", "ffn_gate.weight"),
         ("granitemoe", "ffn_gate_inp_shexp.weight"),
         ("granitehybrid", "ssm_in.weight"),
+        ("nemotron_h", "ffn_gate.weight"),
+        ("nemotron_h", "ssm_in.weight"),
+        ("nemotron_h_moe", "ffn_gate_shexp.weight"),
     ] {
         let name = format!("blk.1.{part}");
         let mut writer = tiny(arch).writer();
@@ -245,6 +250,61 @@ fn granite_has_state_spaces_where_the_file_gives_no_kv_heads() {
     assert!(error.contains("blk.0.attn_q.weight"), "{error}");
 }
 
+/// Nemotron's blocks have one part each, so a feed-forward joins the layer before it.
+#[test]
+fn nemotron_has_layers_of_one_or_two_blocks() {
+    let dense = config("nemotron_h", |_| {});
+    let blocks = |config: &Config| -> Vec<_> {
+        let of = |kind: &LayerKind| (kind.blocks.mixer, kind.blocks.feed_forward);
+        config.kinds.iter().map(of).collect()
+    };
+    let two = |layer: usize| (2 * layer, Some(2 * layer + 1));
+    assert_eq!(blocks(&dense), (0..6).map(two).collect::<Vec<_>>());
+    assert!(dense.kinds[0].is_recurrent() && !dense.kinds[1].is_recurrent());
+    // A block that only predicts tokens ahead is left out.
+    let ahead = config("nemotron_h", |w| {
+        w.set("nemotron_h.block_count", MetaValue::Whole(13));
+        w.set("nemotron_h.nextn_predict_layers", MetaValue::Whole(1));
+        w.tensor("blk.12.attn_norm.weight", &[256], "F32", &[1.0; 256]);
+    });
+    assert_eq!((ahead.layers, ahead.prediction_layers), (6, 1));
+    let refused = |arch: &'static str, key: &str, value: MetaValue| {
+        let mut writer = tiny(arch).writer();
+        writer.set(&format!("{arch}.{key}"), value);
+        let error = open(&writer, &OpenOptions::default()).unwrap_err();
+        error.to_string()
+    };
+    let whole = MetaValue::Whole;
+    let kv_heads = MetaValue::Wholes([0, 0, 2, 2].repeat(3));
+    let two_in_a_row = MetaValue::Wholes([0, 512, 512, 512].repeat(3));
+    for (arch, key, value, said) in [
+        ("nemotron_h", "feed_forward_length", whole(512), "a list"),
+        (
+            "nemotron_h",
+            "feed_forward_length",
+            two_in_a_row,
+            "not both",
+        ),
+        (
+            "nemotron_h",
+            "attention.head_count_kv",
+            kv_heads,
+            "not both",
+        ),
+        ("nemotron_h_moe", "moe_latent_size", whole(64), "only 0"),
+        ("nemotron_h_moe", "expert_group_count", whole(2), "only 1"),
+        ("nemotron_h_moe", "expert_gating_func", whole(1), "sigmoid"),
+        ("lfm2moe", "expert_gating_func", whole(1), "sigmoid"),
+    ] {
+        let error = refused(arch, key, value);
+        assert!(
+            error.contains(key) || error.contains("feed_forward_length"),
+            "{error}"
+        );
+        assert!(error.contains(said), "{error}");
+    }
+}
+
 /// A half-supported LFM2 is refused by the name of its key or tensor.
 #[test]
 fn lfm2_has_convolutions_where_the_file_gives_no_kv_heads() {
@@ -275,7 +335,6 @@ fn lfm2_has_convolutions_where_the_file_gives_no_kv_heads() {
         ("attention.causal", MetaValue::Flag(false)),
         ("expert_gating_func", MetaValue::Whole(1)),
         ("expert_weights_norm", MetaValue::Flag(false)),
-        ("expert_weights_scale", MetaValue::Number(2.5)),
     ] {
         let key = format!("lfm2moe.{key}");
         let error = refused("lfm2moe", &|w| {

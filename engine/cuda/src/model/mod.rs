@@ -335,7 +335,7 @@ pub(crate) fn activation(config: &Config) -> Result<kept_cuda::Activation, Devic
     match config.activation {
         Activation::Silu => Ok(kept_cuda::Activation::Silu),
         Activation::GeluTanh => Ok(kept_cuda::Activation::Gelu),
-        Activation::SwigluClamped => Err(DeviceError::Part {
+        Activation::SwigluClamped | Activation::ReluSquared => Err(DeviceError::Part {
             part: "this model's activation",
         }),
     }
