@@ -287,6 +287,10 @@ impl Select for State {
         let observed = self.sizes.window.min(n);
         let slots = plan.prompt.slots(plan.budget);
         let layout = self.sizes.layout(n).filter(|_| n > plan.budget);
+        if layout.is_none() && !self.options.decode {
+            // Nothing is observed: nothing leaves the prompt, and no answer needs the counts.
+            return Retention::Everything.into();
+        }
         let heads = observation.window_heads();
         let heads = par_map(observation.threads, heads, n * group, |_, head| {
             let scores = group_reduce(head, n, group, GroupReduce::Mean);

@@ -35,6 +35,7 @@ fn variants() -> Vec<(&'static str, &'static str)> {
         ("chunkkv", "variant=literal,chunk=4,reuse=1"),
         ("hbw_kv", "block=3,norm=prefix"),
         ("treekv", "positions=original"),
+        ("treekv", "decode=off"),
         ("adakv", "base=pyramidkv,floor=0"),
         ("adakv", "decode_cap=26,decode_every=3,decode_w=2,w=4"),
         ("scissorhands", "drop=3,history=9"),
