@@ -247,7 +247,7 @@ impl TinyLlama {
 
     /// Blocks of the file.
     fn blocks(&self) -> usize {
-        self.ffn_block(self.layers - 1) + 1
+        self.block(self.layers)
     }
 
     /// The block of a layer's attention or recurrent rule.
