@@ -9,8 +9,8 @@ use kept_hub::{Finder, HubError};
 use tauri::plugin::TauriPlugin;
 use tauri::window::Color;
 use tauri::{
-    App, AppHandle, Builder, Manager, RunEvent, Runtime, WebviewWindow, WebviewWindowBuilder,
-    WindowEvent,
+    App, AppHandle, Builder, Manager, PhysicalSize, RunEvent, Runtime, WebviewWindow,
+    WebviewWindowBuilder, WindowEvent,
 };
 use tauri_plugin_window_state::StateFlags;
 use tokio::sync::mpsc;
@@ -217,8 +217,27 @@ fn show<R: Runtime>(app: &App<R>, theme: Theme) -> Result<WebviewWindow<R>, Wind
     if let Err(error) = window.set_background_color(Some(if dark { DARK } else { LIGHT })) {
         tracing::warn!(%error, "no background colour");
     }
+    fit_to_screen(&window)?;
     window.show()?;
     Ok(window)
+}
+
+/// Makes a window that is larger than its screen as large as the screen leaves windows: not every window manager does.
+fn fit_to_screen<R: Runtime>(window: &WebviewWindow<R>) -> Result<(), WindowError> {
+    let monitor = match window.current_monitor()? {
+        // A window that was not shown yet may be on none.
+        None => window.primary_monitor()?,
+        monitor => monitor,
+    };
+    let Some(monitor) = monitor else {
+        return Ok(());
+    };
+    let (size, most) = (window.inner_size()?, monitor.work_area().size);
+    let fitting = PhysicalSize::new(size.width.min(most.width), size.height.min(most.height));
+    if fitting != size {
+        window.set_size(fitting)?;
+    }
+    Ok(())
 }
 
 /// Creates the app state from the data of an earlier start, with its store and its worker.

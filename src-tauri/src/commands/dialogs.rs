@@ -1,5 +1,6 @@
 //! The system's dialogs for files and folders.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,8 +57,57 @@ pub fn save<R: Runtime>(
                     return effects.with(|state| state.notice(NoticeKind::Error, place, refusal));
                 }
             };
-            let written = tokio::fs::write(&path, bytes).await;
+            let written = write_whole(&path, &bytes);
             effects.with(|state| state.exported(place, noun, &path, written.err()));
         });
     });
+}
+
+/// Writes a file completely or not at all: an existing one stays if the disk is full. Devices and pipes are written
+/// directly.
+fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
+        return std::fs::write(path, bytes);
+    }
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut file = tempfile::Builder::new();
+    #[cfg(unix)]
+    let mut file = {
+        use std::os::unix::fs::PermissionsExt;
+        // As of any new file, less what the user's mask takes away.
+        file.permissions(std::fs::Permissions::from_mode(0o666));
+        file
+    };
+    let mut file = file.prefix(".").suffix(".part").tempfile_in(folder)?;
+    file.write_all(bytes)?;
+    file.persist(path)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::write_whole;
+
+    #[test]
+    fn a_file_is_replaced_completely_or_not_at_all() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("old.json");
+        write_whole(&path, b"first").expect("written");
+        write_whole(&path, b"second").expect("written");
+        assert_eq!(std::fs::read(&path).expect("a file"), b"second");
+        #[cfg(target_os = "linux")]
+        {
+            // This device is always full.
+            let full = write_whole(std::path::Path::new("/dev/full"), b"third");
+            let full = full.expect_err("no space");
+            assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+        }
+        let taken = folder.path().join("taken");
+        std::fs::create_dir(&taken).expect("made");
+        write_whole(&taken, b"third").expect_err("a folder is no file");
+        let gone = folder.path().join("gone").join("new.json");
+        write_whole(&gone, b"third").expect_err("there is no such folder");
+        let left = std::fs::read_dir(folder.path()).expect("a folder").count();
+        assert_eq!(left, 2, "nothing else is left behind");
+    }
 }
