@@ -271,10 +271,15 @@ describe('doubt', () => {
   })
 
   it('offers the same question with twice the memory', async () => {
-    expect(withMore(answered([], { rows: 60 }))?.budget).toBe('100%')
-    expect(withMore(answered([], { rows: 0.3 }))?.budget).toBe('2%')
-    expect(withMore(answered([], { rows: 100 }))).toBeNull()
-    const doubtful = { ...answered([source(1, 0.01)]), method: 'h2o', parameters: { w: '8' } }
+    const budget = (rows: number, promptTokens: number) => withMore(answered([], { rows, promptTokens }))?.budget
+    expect([budget(6000, 10_000), budget(30, 10_000), budget(10_000, 10_000)]).toEqual(['100%', '2%', undefined])
+    // All of a short text costs little.
+    expect([budget(200, 2048), budget(200, 2049)]).toEqual(['100%', '20%'])
+    const doubtful = {
+      ...answered([source(1, 0.01)], { rows: 2500, promptTokens: 10_000 }),
+      method: 'h2o',
+      parameters: { w: '8' },
+    }
     show(Doubt, { turn: doubtful })
     expect(words(all('doubt')[0])).toBe(
       'The passage this answer points to is mostly forgotten. Ask again with more memory',

@@ -50,6 +50,25 @@ async function settle() {
   flushSync()
 }
 
+describe('the memory', () => {
+  it('is automatic again with the automatic method, and with one click', async () => {
+    const kept = given()
+    kept.app.settings = { ...kept.app.settings, budget: '8%' }
+    show(Header, kept)
+    expect(find<HTMLInputElement>('budget-field')!.value).toBe('8 %')
+    find('budget-reset')!.click()
+    await settle()
+    expect([find<HTMLInputElement>('budget-field')!.value, find('budget-reset')]).toEqual(['Automatic', null])
+    const saved = () => named('save_settings').at(-1)?.args['settings']
+    expect(saved()).toMatchObject({ method: 'snapkv', budget: null })
+    await kept.actions.change({ budget: '8%' })
+    await kept.actions.setMethod('h2o')
+    expect(saved()).toMatchObject({ method: 'h2o', budget: '8%' })
+    await kept.actions.setMethod('auto')
+    expect(saved()).toMatchObject({ method: 'auto', budget: null })
+  })
+})
+
 describe('the composer', () => {
   const type = (text: string) => {
     const area = find<HTMLTextAreaElement>('composer')!

@@ -3,6 +3,7 @@
  * by the program's events (`app.svelte.ts`).
  */
 import * as calls from './calls'
+import { AUTO } from './methods'
 import type {
   AppEvent,
   Choice,
@@ -272,6 +273,10 @@ export class Actions {
     const { [method]: _, ...others } = this.#app.settings.parameters
     return Object.keys(parameters).length === 0 ? others : { ...others, [method]: parameters }
   }
+
+  /** Uses a method for the next questions. The automatic one also chooses the memory, unless it is set afterwards. */
+  setMethod = (method: string, where: Place = 'settings'): Promise<boolean> =>
+    this.change(method === AUTO ? { method, budget: null } : { method }, where)
 
   /** Uses a choice for the next questions; whether it was accepted. */
   choose = ({ method, parameters, budget }: Choice, where: Place): Promise<boolean> =>

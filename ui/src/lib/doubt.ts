@@ -32,10 +32,14 @@ export function doubtOf(turn: Turn, chatting: boolean): Doubt | null {
   return cited.size === 0 && sources.every(({ weight }) => weight < CLEAR) ? 'unseen' : null
 }
 
-/** The turn's own choice with twice the memory; null if it had all. */
+/** Up to this many tokens, all of a prompt costs little: memory of a few dozen MiB with small models. */
+const SHORT = 2048
+
+/** The turn's own choice with twice the memory, with all of it for a short text; null if it had all. */
 export function withMore(turn: Turn): Choice | null {
   const share = rememberedBy(turn)
   if (share >= 1) return null
-  const budget = `${Math.min(100, Math.max(2, Math.ceil(share * 200)))}%`
+  const short = (turn.facts?.promptTokens ?? Infinity) <= SHORT
+  const budget = short ? '100%' : `${Math.min(100, Math.max(2, Math.ceil(share * 200)))}%`
   return { method: turn.method, parameters: turn.parameters, budget }
 }
