@@ -85,6 +85,13 @@ describe('finding', () => {
     expect(placesOf(text, 'été').starts).toEqual([43, 47])
     expect(placesOf(text, '.*')).toEqual({ starts: [], ends: [] })
     expect(placesOf(text, '  ')).toEqual({ starts: [], ends: [] })
+    // What a keyboard has, for what a text has.
+    const typeset = 'Die Waschküche’s “Tür” – 2019–20; I\u0302le'
+    expect(placesOf(typeset, "WASCHKUCHE'S").starts).toEqual([4])
+    expect(placesOf(typeset, '"tur"')).toEqual({ starts: [17], ends: [22] })
+    expect(placesOf(typeset, '2019-20').starts).toEqual([25])
+    expect(placesOf(typeset, 'ile')).toEqual({ starts: [34], ends: [38] })
+    expect(placesOf(typeset, 'ú').starts).toEqual([])
     expect(placesOf('a'.repeat(50), 'a', 10).starts).toHaveLength(10)
     // Letters that are longer in lower case: offsets remain those of the text.
     expect(placesOf('İİ quay', 'QUAY').starts).toEqual([3])

@@ -1,6 +1,7 @@
 /**
- * Finding words in the document: all matches at once, one of them the current. Case is ignored, and any white space
- * matches any other, so that a match may span a line break. Offsets are those of the text; the text is not in reactive
+ * Finding words in the document: all matches at once, one of them the current. Case is ignored, any white space
+ * matches any other, so that a match may span a line break, and what is plain on a keyboard matches its other forms: a
+ * letter those with accents, a quote or hyphen the typographic ones. Offsets are those of the text; the text is not in reactive
  * state.
  */
 import type { FoundPiece } from './contract'
@@ -12,6 +13,26 @@ export interface Found {
   current: boolean
 }
 
+/** The other forms of a character that is plain on a keyboard. */
+const FORMS: Record<string, string> = (() => {
+  const forms: Record<string, string> = { "'": '’‘‚', '"': '“”„«»', '-': '‐‑–—' }
+  const latin = [...Array(0x190).keys()].map((i) => 0xc0 + i).concat([...Array(0x100).keys()].map((i) => 0x1e00 + i))
+  for (const code of latin) {
+    const letter = String.fromCodePoint(code)
+    const [plain, ...marks] = letter.normalize('NFD')
+    if (marks.length > 0 && plain !== undefined) forms[plain] = (forms[plain] ?? '') + letter
+  }
+  return forms
+})()
+
+/** A pattern for one character of a query. */
+function patternOf(character: string): string {
+  const escaped = character.replace(/[.*+?^${}()|[\]\\/-]/, '\\$&')
+  const forms = FORMS[character]
+  // A letter may be followed by an accent of its own.
+  return forms === undefined ? escaped : `[${escaped}${forms}]\\p{M}*`
+}
+
 /** Maximum number of matches listed. */
 export const MOST_PLACES = 100_000
 
@@ -21,7 +42,7 @@ export function placesOf(text: string, query: string, most = MOST_PLACES): { sta
   const ends: number[] = []
   const words = query.trim().split(/\s+/)
   if (words[0] === '') return { starts, ends }
-  const pattern = words.map((word) => word.replace(/[.*+?^${}()|[\]\\/]/g, '\\$&')).join('\\s+')
+  const pattern = words.map((word) => [...word].map(patternOf).join('')).join('\\s+')
   for (const match of text.matchAll(new RegExp(pattern, 'giu'))) {
     starts.push(match.index)
     ends.push(match.index + match[0].length)
