@@ -90,13 +90,13 @@ pub enum Why {
     )]
     PdfPassword,
     #[error(
-        "is a damaged PDF ({reason}): fetch it again, or repair it, for example with `qpdf in.pdf out.pdf`, and open \
-         the result"
+        "is a damaged PDF ({reason}): fetch it again, or repair it, for example with the command qpdf in.pdf out.pdf, \
+         and open the result"
     )]
     PdfBroken { reason: Cow<'static, str> },
     #[error(
         "made no progress for {seconds} s, so it is probably damaged: repair it, for example with \
-         `qpdf in.pdf out.pdf`, or split it, and open the result"
+         the command qpdf in.pdf out.pdf, or split it, and open the result"
     )]
     PdfTooSlow { seconds: u64 },
     /// The file is damaged or malicious.
