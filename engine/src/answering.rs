@@ -127,6 +127,7 @@ impl Engine {
             "answered"
         );
         let (sources, citations) = sources(ask.document, &prompt, &votes, &written.text);
+        notes.extend(forgotten_note(ask, &prompt, &read.map));
         notes.extend(notes_on(ask, &written));
         Ok(Answer {
             sources,
@@ -158,6 +159,21 @@ impl Engine {
             notes,
         })
     }
+}
+
+/// Fewer tokens of a document are nothing to answer from.
+const FEW_TOKENS: f32 = 8.0;
+
+/// A note that next to nothing of the document is kept.
+fn forgotten_note(ask: &Ask<'_>, prompt: &Prompt, map: &RetentionMap) -> Option<Note> {
+    let document = prompt.document.clone();
+    let tokens = document.len();
+    let kept: f32 = map.shares()[document].iter().sum();
+    (kept < FEW_TOKENS && tokens as f32 > 2.0 * FEW_TOKENS).then_some(Note::DocumentForgotten {
+        tokens,
+        kept: kept.round() as usize,
+        turns: !ask.turns.is_empty(),
+    })
 }
 
 /// The notes on an answer: that it is empty, and its [`unknown_numbers`].

@@ -56,6 +56,15 @@ pub enum Note {
         /// Tokens of the prompt, which are read besides; `None` if they come from a vault.
         prompt: Option<usize>,
     },
+    /// The budget went to instructions, earlier turns and the question: next to nothing of the document is kept.
+    DocumentForgotten {
+        /// Tokens of the document.
+        tokens: usize,
+        /// How many of them are kept, mean over KV heads and layers.
+        kept: usize,
+        /// Whether there are earlier turns.
+        turns: bool,
+    },
     /// The answer has numbers that stand nowhere in the document, the conversation or the question.
     UnknownNumbers {
         /// As the answer writes them.
@@ -158,6 +167,21 @@ impl fmt::Display for Note {
                     f,
                     " in addition to the prompt's {prompt}, so reading takes at least {:.1} times as long",
                     1.0 + *tokens as f64 / (*prompt).max(1) as f64
+                )
+            }
+            Note::DocumentForgotten {
+                tokens,
+                kept,
+                turns,
+            } => {
+                let way_out = if *turns {
+                    ", or ask in a new conversation"
+                } else {
+                    ""
+                };
+                write!(
+                    f,
+                    "of the document's {tokens} tokens {kept} are kept, so the answer is not from it: raise the budget{way_out}"
                 )
             }
             Note::UnknownNumbers { numbers } => write!(

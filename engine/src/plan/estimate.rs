@@ -187,6 +187,6 @@ pub(crate) fn budget_note(method: &MethodSpec, rows: usize, tokens: usize) -> Op
         return Some("the budget is large enough: everything is kept".to_owned());
     }
     (rows < FEW_ROWS).then(|| {
-        format!("{rows} rows are few: the answer may miss what was read, or repeat itself; a model needs some hundred")
+        format!("only {rows} of {tokens} tokens are kept: the answer may miss what was read, or repeat itself; a model needs some hundred")
     })
 }

@@ -59,6 +59,34 @@ fn left_out(answer: &Answer) -> Option<(usize, Option<usize>)> {
     })
 }
 
+/// A budget that goes to instructions, turns and the question leaves nothing of the document, which is said.
+#[test]
+fn an_answer_without_the_document_says_so() {
+    let (engine, document) = (engine("group2-llama3-tied"), document(140));
+    let said = |turns: &[Turn], budget| {
+        let answer = ask(&engine, &document, turns, "streaming_llm", budget).expect("an answer");
+        let map = answer.map.shares();
+        let kept: f32 = map[answer.prompt.document.clone()].iter().sum();
+        let mut note = answer.notes.into_iter();
+        let note = note.find(|note| matches!(note, Note::DocumentForgotten { .. }));
+        (note, kept.round() as usize, answer.prompt.document.len())
+    };
+    for (count, budget) in [(0, 12), (4, 80)] {
+        let (note, kept, tokens) = said(&turns(count), budget);
+        let turns = count > 0;
+        let expected = Note::DocumentForgotten {
+            tokens,
+            kept,
+            turns,
+        };
+        assert!(kept < 8 && note == Some(expected), "{note:?}, {kept}");
+    }
+    for (count, budget) in [(0, 80), (4, 400)] {
+        let (note, kept, _) = said(&turns(count), budget);
+        assert!(kept > 8 && note.is_none(), "{note:?}, {kept}");
+    }
+}
+
 /// Methods whose scores do not depend on the question: they keep everything behind the document.
 const QUERY_AGNOSTIC: [&str; 5] = ["keydiff", "knorm", "kvzip", "expected_attention", "random"];
 
