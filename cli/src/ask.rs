@@ -9,8 +9,7 @@ use kept_engine::documents::{Document, DocumentError, Recognition, Why};
 use kept_engine::kernels::Stop;
 use kept_engine::vault::VaultUse;
 use kept_engine::{
-    Answer, AnswerReport, Ask, Chosen, Citation, Engine, EngineError, Event, Finish, MethodSpec,
-    Note, Source,
+    Answer, AnswerReport, Ask, Chosen, Citation, Engine, EngineError, Event, Finish, Note, Source,
 };
 use serde::Serialize;
 
@@ -310,7 +309,7 @@ impl<'a> Asker<'a> {
         }
         let summary = summary(
             answer,
-            &label(ask.method, answer),
+            &map::label(ask.method, answer),
             &answered.said,
             gpu_name(self.engine),
             self.expected,
@@ -327,7 +326,7 @@ impl<'a> Asker<'a> {
             answer: &answer.text,
             report: &answer.report,
             model: self.engine.model().name(),
-            label: &label(ask.method, answer),
+            label: &map::label(ask.method, answer),
             chosen: answer.chosen.as_ref(),
             rows_per_layer: &answer.rows_per_layer,
             expected_peak_bytes: self.expected,
@@ -348,15 +347,6 @@ impl<'a> Asker<'a> {
 /// The name of the GPU, if the model runs on one.
 fn gpu_name(engine: &Engine) -> Option<&str> {
     engine.uses_gpu().then(|| engine.computes_on())
-}
-
-/// The method that answered, with the parameters that the user set with `method`; a chosen method has none.
-pub fn label(method: &MethodSpec, answer: &Answer) -> String {
-    if method.name == answer.report.method {
-        method.to_string()
-    } else {
-        answer.report.method.clone()
-    }
 }
 
 /// The cost of the answer in three lines, and the answer's notes that are not yet in `said`. `expected` is the expected

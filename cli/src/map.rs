@@ -14,7 +14,6 @@ use serde::Serialize;
 use serde::ser::{SerializeStruct, Serializer};
 
 use crate::arguments::MapArguments;
-use crate::ask::label;
 use crate::output::{self, bytes, count};
 use crate::progress::{ReadingBar, stop_on_ctrl_c};
 use crate::{map_page, map_table, paint};
@@ -66,6 +65,15 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
     }
     let colored = paint::use_color(arguments.color, std::io::stdout().is_terminal());
     print(&document, &read, colored)
+}
+
+/// The method that answered, with the parameters that the user set with `method`; a chosen method has none.
+pub fn label(method: &MethodSpec, answer: &Answer) -> String {
+    if method.name == answer.report.method {
+        method.to_string()
+    } else {
+        answer.report.method.clone()
+    }
 }
 
 /// Writes the painted document and turns as a page for a browser.
