@@ -3,6 +3,7 @@
 //! [`GgufWriter`] writes arbitrary metadata and tensors, including invalid ones. [`TinyLlama`] writes a complete model
 //! with random weights and a small byte-level tokenizer in which every byte has a token.
 
+mod blocks;
 mod recurrent;
 mod tiny;
 mod writer;

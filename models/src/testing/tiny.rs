@@ -93,7 +93,7 @@ const MERGES: &[&str] = &[
 ];
 
 /// Experts of a layer, of architectures that have them.
-const EXPERTS: usize = 4;
+pub(super) const EXPERTS: usize = 4;
 
 /// Control tokens of the tiny tokenizer, with ids from 0.
 pub const CONTROL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
@@ -245,49 +245,6 @@ impl TinyLlama {
         }
     }
 
-    /// Blocks of the file.
-    fn blocks(&self) -> usize {
-        self.block(self.layers)
-    }
-
-    /// The block of a layer's attention or recurrent rule.
-    pub(super) fn block(&self, layer: usize) -> usize {
-        match self.architecture().single_blocks {
-            true => 2 * layer,
-            false => layer,
-        }
-    }
-
-    /// The block of a layer's feed-forward.
-    fn ffn_block(&self, layer: usize) -> usize {
-        self.block(layer) + usize::from(self.architecture().single_blocks)
-    }
-
-    /// `[blocks]`: numbers that only blocks `of` the layers have.
-    pub(super) fn by_block(
-        &self,
-        of: impl Fn(&Self, usize) -> usize,
-        number: impl Fn(usize) -> u32,
-    ) -> MetaValue {
-        let mut numbers = vec![0; self.blocks()];
-        (0..self.layers).for_each(|layer| numbers[of(self, layer)] = number(layer));
-        MetaValue::Wholes(numbers)
-    }
-
-    /// Widths of the feed-forward, of each block if they say which has one.
-    fn ffn_widths(&self) -> MetaValue {
-        match self.architecture().single_blocks {
-            true => self.by_block(Self::ffn_block, |_| self.ffn as u32),
-            false => MetaValue::Whole(self.ffn as u32),
-        }
-    }
-
-    /// Whether a layer has experts: all, or all but the first, as the metadata says.
-    fn routes(&self, layer: usize) -> bool {
-        let own = self.architecture();
-        own.experts == Part::Required && !(own.dense_first && layer == 0)
-    }
-
     pub(super) fn matrix(
         &self,
         w: &mut GgufWriter,
@@ -324,8 +281,7 @@ impl TinyLlama {
         if !self.tied {
             self.matrix(w, random, "output.weight", &[self.vocab(), self.width]);
         }
-        let (width, ffn) = (self.width, self.ffn);
-        let own = self.architecture();
+        let (width, own) = (self.width, self.architecture());
         let q_rows = if own.output_gate { 2 * q } else { q };
         let attention: &[(&str, &[usize])] = if own.fused {
             &[
@@ -340,49 +296,19 @@ impl TinyLlama {
                 ("attn_output", &[width, q]),
             ]
         };
-        let experts: &[(&str, &[usize])] = &[
-            ("ffn_gate_inp", &[EXPERTS, width]),
-            ("ffn_gate_exps", &[EXPERTS, ffn, width]),
-            ("ffn_up_exps", &[EXPERTS, ffn, width]),
-            ("ffn_down_exps", &[EXPERTS, width, ffn]),
-        ];
-        let dense: &[(&str, &[usize])] = match own.fused {
-            true => &[("ffn_up", &[2 * ffn, width]), ("ffn_down", &[width, ffn])],
-            false => &[
-                ("ffn_gate", &[ffn, width]),
-                ("ffn_up", &[ffn, width]),
-                ("ffn_down", &[width, ffn]),
-            ],
-        };
         for layer in 0..self.layers {
-            let shared: &[(&str, &[usize])] = &[
-                ("ffn_gate_shexp", &[ffn, width]),
-                ("ffn_up_shexp", &[ffn, width]),
-                ("ffn_down_shexp", &[width, ffn]),
-            ];
-            let shared = match own.shared_expert {
-                Shared::None => &[],
-                _ if !self.routes(layer) => &[],
-                _ => shared,
+            let block = self.block(layer);
+            let mixer = match self.recurs(layer) {
+                true => {
+                    self.recurrent_matrices(w, random, block);
+                    &[]
+                }
+                false => attention,
             };
-            let feed_forward = if self.routes(layer) { experts } else { dense };
-            let recurs = self.recurs(layer);
-            let (block, ffn_block) = (self.block(layer), self.ffn_block(layer));
-            if recurs {
-                self.recurrent_matrices(w, random, block);
-            }
-            let mixer = if recurs { &[] } else { attention };
-            let mixer = mixer.iter().map(|part| (block, part));
-            let gated = own.activation.is_gated();
-            let feed_forward = feed_forward.iter().chain(shared);
-            let feed_forward = feed_forward
-                .filter(|(part, _)| {
-                    gated || part.starts_with("ffn_gate_inp") || !part.starts_with("ffn_gate")
-                })
-                .map(|part| (ffn_block, part));
-            for (block, (part, shape)) in mixer.chain(feed_forward) {
+            for (part, shape) in mixer {
                 self.matrix(w, random, &format!("blk.{block}.{part}.weight"), shape);
             }
+            self.feed_forward_matrices(w, random, layer);
         }
     }
 
