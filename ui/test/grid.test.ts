@@ -137,8 +137,11 @@ describe('the views', () => {
     document.body.replaceChildren()
   })
   async function settle() {
-    await new Promise((resolve) => setTimeout(resolve, 90))
-    flushSync()
+    // A picture is fetched after a pause and drawn in a later frame; on a busy machine each comes late.
+    for (const pause of [90, 30]) {
+      await new Promise((resolve) => setTimeout(resolve, pause))
+      flushSync()
+    }
   }
   async function show(component: unknown, more: Record<string, unknown> = {}) {
     const props = { text: TEXT, close: () => {}, ...more }
@@ -269,6 +272,13 @@ describe('the views', () => {
     expect(find('word-matrix')?.getAttribute('aria-label')).toBe('Held by layer 1: all heads; layer 2: head 2')
     expect(words('word-lookers')).toBe('Words of the answer that looked at it: 4711.')
     expect(document.activeElement).toBe(find('word-card'))
+    expect(find('word-level')).toBeNull()
+    kept.map.levels = [{ percent: 8, mean: 0.1, slots: 255, ends: new Uint32Array([99]), counts: new Uint16Array(1) }]
+    kept.map.wanted = 8
+    flushSync()
+    expect(words('word-level')).toBe('With the memory of the answer, not the smaller one that the page shows:')
+    kept.map.levels = []
+    flushSync()
     kept.reader.word = { start: 4, focus: true }
     await settle()
     expect(words('word-said')).toBe('Forgotten: none of 4 memory slots holds it.')
