@@ -115,11 +115,10 @@ pub(crate) fn hidden_layer(
     activation: Activation,
     inputs: &[f32],
     rounded: &mut QuantisedRows,
-    [gate, up]: [Option<&Floats<'_>>; 2],
+    (gate, up): (Option<&Floats<'_>>, &Floats<'_>),
     [hidden, space]: [&mut [f32]; 2],
     stop: &Stop,
 ) -> Result<(), Stopped> {
-    let up = up.expect("every feed-forward has it");
     match gate {
         Some(gate) => {
             let products = [(gate, &mut *hidden), (up, &mut *space)];

@@ -329,7 +329,7 @@ impl SharedExpert {
         let added = &mut gathered[..normed.len()];
         let gate = self.gate.as_ref().map(Floats::mapped);
         let [ups, down] = [&self.up, &self.down].map(Floats::mapped);
-        let weights = [gate.as_ref(), Some(&ups)];
+        let weights = (gate.as_ref(), &ups);
         let out = [&mut *hidden, up];
         hidden_layer(config.activation, normed, rounded, weights, out, stop)?;
         for (x, hidden) in normed

@@ -141,16 +141,17 @@ impl Dense {
         let (width, architecture) = (config.width, config.architecture);
         let name = |part: &str| format!("blk.{block}.{part}.weight");
         let matrix = |part, rows, cols| weights::matrix(gguf, &name(part), rows, cols);
-        let [gate, up] = if architecture.fused {
-            weights::stacked(gguf, &name("ffn_up"), [ffn, ffn], width)?.map(Some)
+        let (gate, up) = if architecture.fused {
+            let [gate, up] = weights::stacked(gguf, &name("ffn_up"), [ffn, ffn], width)?;
+            (Some(gate), up)
         } else {
             let gate = architecture.activation.is_gated();
             let gate = gate.then(|| matrix("ffn_gate", ffn, width)).transpose()?;
-            [gate, Some(matrix("ffn_up", ffn, width)?)]
+            (gate, matrix("ffn_up", ffn, width)?)
         };
         Ok(Dense {
             gate,
-            up: up.expect("every feed-forward has it"),
+            up,
             down: matrix("ffn_down", width, ffn)?,
         })
     }

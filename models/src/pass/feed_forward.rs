@@ -114,7 +114,7 @@ impl<S: BorrowMut<LayerScratch>> LayerPass<'_, S> {
         }
         let (gate, [ups, _]) = self.floats.ffn.dense.as_ref().expect(COPIED);
         let out = [&mut hidden[..m * block.ffn], &mut up[..m * block.ffn]];
-        let weights = [gate.as_ref(), Some(ups)];
+        let weights = (gate.as_ref(), ups);
         hidden_layer(config.activation, normed, rounded, weights, out, stop)
     }
 
