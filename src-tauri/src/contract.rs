@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
 pub use comparison::{Comparison, ComparisonRun, ComparisonState, ReferenceResult, RunResult};
-pub use conversations::{ConversationEntry, FoundPassage, FoundPiece};
+pub use conversations::{ConversationEntry, Elsewhere, ElsewhereState, FoundPassage, FoundPiece};
 pub use document::{DocumentFacts, DocumentPart, OutlineEntry, PageRange, ReadAhead};
 pub use kept_engine::policies::Parameter;
 pub use kept_engine::{Citation, Finish, FitLine, Gpu, MemoryNow as Memory, Phase, Progress};
@@ -183,16 +183,6 @@ pub struct ModelChoice {
     pub stretch: Option<String>,
 }
 
-/// The user's decision about a file whose opening stops running work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, TS)]
-#[serde(rename_all = "lowercase")]
-pub enum Replacement {
-    /// Keep the open document and do not open the file.
-    Keep,
-    /// Open the file in place of the document.
-    Replace,
-}
-
 /// A file that is opened once the user has decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
 pub struct PendingFile {
@@ -259,7 +249,7 @@ pub struct Snapshot {
     pub document: Option<DocumentFacts>,
     pub opening: Option<String>,
     pub pending: Option<PendingFile>,
-    pub replacing: Option<String>,
+    pub elsewhere: Vec<Elsewhere>,
     pub turns: Vec<Turn>,
     pub conversations: Vec<ConversationEntry>,
     pub conversation: Option<u64>,
@@ -407,8 +397,8 @@ pub enum AppEvent {
     Downloads {
         downloads: Vec<Download>,
     },
-    Replacing {
-        name: Option<String>,
+    Elsewhere {
+        elsewhere: Vec<Elsewhere>,
     },
     Pending {
         file: Option<PendingFile>,

@@ -8,12 +8,12 @@ import type { AppEvent, ConversationEntry, FoundPassage, Snapshot } from '../src
 import { byDocument, exactly, grouped, when } from '../src/lib/conversations'
 import { AppState } from '../src/lib/app.svelte'
 import { Find } from '../src/lib/find.svelte'
+import Composer from '../src/parts/Composer.svelte'
 import Conversation from '../src/parts/Conversation.svelte'
 import Opening from '../src/parts/Opening.svelte'
-import Peek from '../src/parts/Peek.svelte'
 import Sidebar from '../src/parts/Sidebar.svelte'
 import Frame from './Frame.svelte'
-import { answerFacts, documentFacts, entry, snapshot, turn } from './given'
+import { documentFacts, entry, snapshot, turn } from './given'
 import { keptOf } from './kept'
 
 const seconds = (days: number) => Math.floor(Date.now() / 1000) - days * 86_400
@@ -282,50 +282,43 @@ describe('the list', () => {
     expect(document.activeElement).toBe(row(2).querySelector('.more'))
   })
 
-  it('shows another conversation to read while a question is answered', async () => {
-    const other = turn({ id: 40, question: 'Who wrote it?', answer: 'The **keeper**.' })
-    answers['read_conversation'] = () => [other]
+  it('opens another conversation while a question is answered', async () => {
     kept.app.apply({ event: 'turn', turn: turn({ id: 7, state: 'reading' }) })
     show(Sidebar)
     button(2).click()
     await settle()
-    expect([named('open_conversation'), named('read_conversation')]).toEqual([[], [{ id: 2 }]])
-    expect(kept.app.peeked?.turns).toEqual([other])
-    const props = { ...kept.app.peeked }
-    shown.push(mount(Frame, { target: document.body, props: { given: kept, part: Peek as Component<never>, props } }))
-    flushSync()
-    expect(words(one('peek-answer'))).toBe('The keeper.')
-    expect(one('peek-open')).toHaveProperty('disabled', true)
-    kept.app.apply({ event: 'turn', turn: turn({ id: 7, state: 'done' }) })
-    flushSync()
-    one('peek-open')!.click()
-    await settle()
-    expect([kept.app.peeked, named('open_conversation')]).toEqual([null, [{ id: 2 }]])
+    expect(named('open_conversation')).toEqual([{ id: 2 }])
   })
 
-  it('says of each question to read how it ended', () => {
-    const turns = [
-      turn({ id: 1, question: 'First?', answer: 'Half', state: 'stopped' }),
-      turn({ id: 2, question: 'Second?', state: 'failed', error: 'The engine was ended.' }),
-      turn({ id: 3, question: 'Third?', answer: 'Cut', facts: answerFacts({ finish: 'length', notes: ['A note.'] }) }),
-      turn({ id: 4, question: 'Fourth?', state: 'waiting' }),
-    ]
-    const props = { entry: ENTRIES[2]!, turns }
-    shown.push(mount(Frame, { target: document.body, props: { given: kept, part: Peek as Component<never>, props } }))
+  it('says how far a conversation is that was left, and opens or stops it', async () => {
+    answers['open_conversation'] = () => true
+    const progress = {
+      phase: 'reading',
+      tokensDone: 240,
+      tokensTotal: 1000,
+      tokensFromVault: 0,
+      tokensPerSecond: 10,
+      secondsLeft: 76,
+    } as const
+    const left = { conversation: 2, title: 'Which day?', state: 'answering', progress } as const
+    kept.app.apply({ event: 'elsewhere', elsewhere: [left] })
+    show(Sidebar)
+    show(Composer)
+    const said = () => words(one('elsewhere'))
+    expect(said()).toBe('Answering in Which day?: reading 24 %, 80 s left Open Stop')
+    expect(row(2).querySelector('.dot')).not.toBeNull()
+    expect([kept.app.busy, kept.app.engaged, words(one('send'))]).toEqual([false, true, 'Ask next'])
+    one('elsewhere-stop')!.click()
+    kept.app.apply({ event: 'elsewhere', elsewhere: [{ ...left, state: 'done', progress: null }] })
+    await settle()
+    expect(said()).toBe('Which day? is done. Open Close')
+    expect([kept.app.announcement, kept.app.engaged]).toEqual(['“Which day?” is done', false])
+    one('elsewhere-open')!.click()
+    await settle()
+    expect([named('stop_elsewhere'), named('open_conversation')]).toEqual([[{ id: 2 }], [{ id: 2 }]])
+    kept.app.apply({ event: 'elsewhere', elsewhere: [] })
     flushSync()
-    expect([...one('peek')!.querySelectorAll('h2, .answer, .under')].map(words)).toEqual([
-      'First?',
-      'Half',
-      'Stopped.',
-      'Second?',
-      'The engine was ended.',
-      'Third?',
-      'Cut',
-      'The answer reached the maximum length set in Settings.',
-      'A note.',
-      'Fourth?',
-      'There is no answer yet.',
-    ])
+    expect([one('elsewhere'), row(2).querySelector('.dot')]).toEqual([null, null])
   })
 
   it('deletes at once, and offers to undo it for a while', async () => {

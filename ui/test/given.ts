@@ -128,7 +128,7 @@ export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
     document: documentFacts(),
     opening: null,
     pending: null,
-    replacing: null,
+    elsewhere: [],
     turns: [],
     conversations: [],
     conversation: null,

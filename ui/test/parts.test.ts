@@ -347,7 +347,7 @@ describe('the composer', () => {
       promptTokens: 100, rows: 100, memory: memory(), notes: [], chosen: null, tokensFromVault: 100, tokensToRepeat: 0, cache: 'f16',
     } // prettier-ignore
     show(Composer, kept)
-    expect(how()).toBe('Already read: answers start right away.')
+    expect(how()).toBe('Already read: answers start soon.')
     kept.app.comparison = { state: 'running' } as Kept['app']['comparison']
     expect(how()).toBe('A question waits until the comparison is done.')
   })

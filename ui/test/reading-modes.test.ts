@@ -115,10 +115,12 @@ describe('before a question', () => {
       return words('how-read')
     }
     const soon = 'Already read: answers start right away.'
-    expect(after(1400)).toBe(soon)
+    expect(after(1400)).toBe('Already read: answers start soon.')
     kept.app.speeds = { mini: 20 }
     expect(after(1060)).toBe(soon)
     expect(after(1400)).toBe('Already read: an answer starts after about 20 s.')
+    const slow = { tokensFromVault: 1000, firstTokenSeconds: 15 }
+    expect(after(1060, slow)).toBe('Already read: an answer starts after about 15 s.')
     // Earlier turns are in the vault too.
     expect(after(1400, { tokensFromVault: 1380 })).toBe(soon)
     expect(after(1040, {}, 'x'.repeat(1600))).toBe('Already read: an answer starts after about 25 s.')

@@ -14,7 +14,6 @@ import { assignments, described, parameterOf, withValue, wordsOf } from '../src/
 import Advanced from '../src/parts/Advanced.svelte'
 import FindBar from '../src/parts/FindBar.svelte'
 import Header from '../src/parts/Header.svelte'
-import Replace from '../src/parts/Replace.svelte'
 import ImagePages from '../src/parts/ImagePages.svelte'
 import Recognise from '../src/parts/Recognise.svelte'
 import Unlock from '../src/parts/Unlock.svelte'
@@ -299,37 +298,6 @@ describe('smaller things', () => {
     kept.app.document = documentFacts({ tokens: 36_693, tokensEstimated: true })
     show(Header)
     expect(one('document-tokens')?.textContent).toBe('about 36,693 tokens')
-  })
-
-  it('a file dropped while something runs is asked about; keeping what is open has the keyboard', async () => {
-    kept.app.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
-    kept.app.apply({ event: 'replacing', name: 'other.pdf' })
-    expect(kept.app.replacing).toBe('other.pdf')
-    show(Replace)
-    // Documents are added with the button in the header.
-    expect(one('replace-add')).toBeNull()
-    expect(one('replace')?.textContent).toContain('An answer is being written. Opening other.pdf stops it.')
-    expect(one('replace')?.textContent).toContain('Open other.pdf?')
-    expect(document.activeElement).toBe(one('replace-no'))
-    one('replace-yes')!.click()
-    one('replace-no')!.click()
-    await settle()
-    const said = asked.filter((c) => c.name === 'replace_document').map((c) => c.args['how'])
-    expect(said).toEqual(['replace', 'keep'])
-    kept.app.apply({ event: 'replacing', name: null })
-    expect(kept.app.replacing).toBeNull()
-  })
-
-  it('a file that waits for a decision is opened once nothing runs any more', async () => {
-    kept.app.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
-    kept.app.apply({ event: 'replacing', name: 'other.pdf' })
-    show(Replace)
-    await settle()
-    const said = () => asked.filter((c) => c.name === 'replace_document').map((c) => c.args['how'])
-    expect(said()).toEqual([])
-    kept.app.apply({ event: 'turn', turn: turn({ state: 'done' }) })
-    await settle()
-    expect(said()).toEqual(['replace'])
   })
 
   it('a document that is protected asks for its password, and takes none that is empty', async () => {

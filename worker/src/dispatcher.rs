@@ -66,8 +66,9 @@ pub struct Dispatcher {
     /// The last operation number.
     number: u64,
     running: Option<Running>,
-    /// Questions, comparisons and estimates that wait until a model or document is open and counted.
-    waiting: Vec<Request>,
+    /// Questions, comparisons and estimates that wait until a model or document is open and counted, with the document
+    /// that was open.
+    waiting: Vec<(Request, Option<Arc<OpenDocument>>)>,
     /// How documents are stored in vaults for later questions.
     vault_settings: VaultSettings,
 }

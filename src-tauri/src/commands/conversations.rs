@@ -7,7 +7,7 @@ use tauri::{AppHandle, Manager, Runtime};
 use tauri_plugin_dialog::{DialogExt, FileDialogBuilder};
 
 use super::{Desktop, dialogs};
-use crate::contract::{FoundPassage, NoticeKind, Place, Turn};
+use crate::contract::{FoundPassage, NoticeKind, Place};
 use crate::effects::Effects;
 use crate::exported;
 use crate::messages;
@@ -17,7 +17,9 @@ use crate::state::AppState;
 commands! {
     effects: Desktop;
     /// Begins a new conversation about the open document.
-    new_conversation() = effects.with(AppState::new_conversation);
+    new_conversation() = effects.with(AppState::new_conversation), Ok(());
+    /// Stops what runs in a conversation that is not open, or forgets that it has ended.
+    stop_elsewhere(id: u64) = effects.with(|state| state.stop_elsewhere(id)), Ok(());
     /// Begins a conversation with the turns up to `turn`.
     branch_conversation(turn: u64) = effects.with(|state| state.branch_conversation(turn));
     /// Sets a conversation's title; an empty one is the first question again.
@@ -36,12 +38,6 @@ pub async fn open_conversation(effects: Desktop<'_>, id: u64) -> Result<bool, St
     effects.with(|state| state.choose_conversation(id))?;
     let loaded = effects.conversation(id).await?;
     effects.with(|state| state.conversation_loaded(loaded))
-}
-
-/// The turns of a conversation of the list, to be read while another one works.
-#[tauri::command]
-pub async fn read_conversation(effects: Desktop<'_>, id: u64) -> Result<Vec<Turn>, String> {
-    Ok(effects.conversation(id).await?.turns)
 }
 
 /// Passages of questions, answers and documents with the words of `query`, best first.

@@ -28,7 +28,7 @@ use tauri_plugin_dialog::{DialogExt, FileDialogBuilder};
 
 use crate::contract::{
     AppEvent, Attended, Choice, EarlierTurns, Estimate, LayerRow, Parameters, PictureOf, Place,
-    Refusal, Relation, Replacement, Settings, Snapshot, TableRow, TokenSlots,
+    Refusal, Relation, Settings, Snapshot, TableRow, TokenSlots,
 };
 use crate::drop::absolute;
 use crate::effects::Effects;
@@ -47,7 +47,7 @@ const MAX_MAP_COLUMNS: usize = 8_192;
 commands! {
     effects: Desktop;
     /// Begins a conversation without a document.
-    chat() = effects.with(AppState::chat);
+    chat() = effects.with(AppState::chat), Ok(());
     /// Opens a pasted text as the document.
     open_text(text: String) = effects.with(|state| state.open_text(text));
     /// Opens the sample.
@@ -62,8 +62,6 @@ commands! {
     continue_comparison() = effects.with(AppState::continue_comparison);
     /// Opens the document that waits for it with its text recognised, or gives it up.
     recognise_document(languages: Option<Vec<String>>) = effects.with(|state| state.recognise_document(languages)), Ok(());
-    /// Applies the user's decision about a file whose opening stops running work.
-    replace_document(how: Replacement) = effects.with(|state| state.replace_document(how)), Ok(());
     /// Opens the document that waits for its password, or gives it up.
     unlock_document(password: Option<String>) = effects.with(|state| state.unlock_document(password)), Ok(());
     /// Removes one of several documents; a new conversation begins about the others.

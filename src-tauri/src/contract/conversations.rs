@@ -3,6 +3,8 @@
 use serde::Serialize;
 use ts_rs::TS;
 
+use super::Progress;
+
 /// A conversation in the list: questions about one document, or about several read together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
@@ -26,6 +28,36 @@ pub struct ConversationEntry {
     /// The first question.
     #[serde(skip)]
     pub first: String,
+}
+
+/// A conversation that was left while it worked, until it is opened again.
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub struct Elsewhere {
+    /// The conversation.
+    pub conversation: u64,
+    /// Its title.
+    pub title: String,
+    /// What goes on there, or has ended.
+    pub state: ElsewhereState,
+    /// How far the running question or comparison is.
+    pub progress: Option<Progress>,
+}
+
+/// What goes on in a conversation that is not open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
+#[serde(rename_all = "lowercase")]
+pub enum ElsewhereState {
+    /// Its questions wait for those of other conversations.
+    Waiting,
+    /// A question is being answered.
+    Answering,
+    /// Methods are being compared.
+    Comparing,
+    /// That has ended.
+    Done,
+    /// The last question or the comparison failed.
+    Failed,
 }
 
 /// A passage that a search found: of a question or an answer, or of the document.

@@ -141,7 +141,8 @@ pub const EMPTY_TEXT: &str = "There is no text to open.";
 /// A question is already running.
 pub const BUSY: &str = "A question is still being answered: stop it or wait until it is done.";
 /// The model cannot be changed during a question.
-pub const BUSY_MODEL: &str = "Kept is still working on this document: stop it or wait until it is done, then change the model.";
+pub const BUSY_MODEL: &str =
+    "Kept is still working: stop it or wait until it is done, then change the model.";
 /// The engine is busy with a comparison.
 pub const BUSY_COMPARING: &str =
     "Methods are still being compared: stop the comparison or wait until it is done.";

@@ -11,7 +11,7 @@ use super::AppState;
 use super::checks::{assigned, check_choice};
 use super::effect::Save;
 use super::facts::{finish, is_stored};
-use super::parts::{OpenModel, take};
+use super::parts::{OpenConversation, OpenModel, take};
 use super::turn_map::lock;
 use super::waiting::{Queued, Unready};
 use crate::contract::{
@@ -21,14 +21,21 @@ use crate::messages;
 use crate::sample;
 
 impl AppState {
-    /// Whether a question of this conversation runs or waits.
+    /// Whether a question runs or waits, in any conversation.
     pub fn is_running(&self) -> bool {
-        !self.open.queue.is_empty() || self.running.as_ref().is_some_and(|r| r.turn.is_some())
+        self.in_memory()
+            .any(|conversation| self.works_in(conversation))
     }
 
-    /// Whether a question or a comparison about the open document runs.
+    /// Whether the methods of a comparison run, of any document.
+    pub(super) fn is_comparing(&self) -> bool {
+        self.comparisons()
+            .any(|compared| compared.ticket().is_some())
+    }
+
+    /// Whether a question or a comparison runs or waits, in any conversation.
     pub fn is_busy(&self) -> bool {
-        self.is_running() || self.compared.ticket().is_some()
+        self.is_running() || self.is_comparing()
     }
 
     /// Asks a question and returns the turn's id, or the reason for a refusal in one sentence. It waits while another
@@ -47,7 +54,7 @@ impl AppState {
             // It would be asked about the document that is still shown, and stopped with it.
             return Err(messages::still_opening(&opening.name));
         }
-        if let Err(Unready::Never(why)) = self.ready_for_questions() {
+        if let Err(Unready::Never(why)) = self.ready_for_questions(&self.open) {
             return Err(why);
         }
         check_choice(&choice)?;
@@ -71,7 +78,7 @@ impl AppState {
             Some(at) => self.open.turns[at] = turn,
             None => self.open.turns.push(turn),
         }
-        self.add_question(question, relation.again.is_some());
+        self.add_question(question, usize::from(relation.again.is_none()));
         self.open.queue.push_back(Queued {
             turn: id,
             choice,
@@ -85,10 +92,13 @@ impl AppState {
         Ok(id)
     }
 
-    /// Whether a question about the document can be asked now.
-    pub(super) fn ready_for_questions(&self) -> Result<(), Unready> {
+    /// Whether a question of `conversation` can be asked now.
+    pub(super) fn ready_for_questions(
+        &self,
+        conversation: &OpenConversation,
+    ) -> Result<(), Unready> {
         let never = |why: &str| Err(Unready::Never(why.to_owned()));
-        let Some(document) = &self.document else {
+        let Some(document) = &conversation.document else {
             return never(messages::NO_DOCUMENT);
         };
         match self.worker.status() {
@@ -118,30 +128,25 @@ impl AppState {
     /// Whether the method can read the document: only a few methods can read a document beyond the context length.
     pub(super) fn can_read(&self, choice: &Choice) -> Result<(), String> {
         let able = policies::STREAMING.contains(&choice.method.as_str()) || choice.method == AUTO;
-        match self.document.as_ref().map(|d| &d.facts.streaming) {
-            Some(Some(_)) if !able => Err(messages::cannot_stream(&choice.method)),
-            _ => Ok(()),
+        if self.open.is_streamed() && !able {
+            return Err(messages::cannot_stream(&choice.method));
         }
+        Ok(())
     }
 
-    /// The budget for the engine. The sample is short enough to be kept completely, which would not demonstrate Kept:
+    /// The budget of a question of `conversation` for the engine. The sample is short enough to be kept completely, which would not demonstrate Kept:
     /// for the sample, `auto` without a budget gets a part, and its reason mentions this.
-    pub(super) fn budget_of(&self, choice: &Choice) -> Option<String> {
-        let (streams, sample) = self.how_it_is_read();
+    pub(super) fn budget_of(
+        &self,
+        choice: &Choice,
+        conversation: &OpenConversation,
+    ) -> Option<String> {
         let left_to_itself = choice.method == AUTO && choice.budget.is_none();
-        if left_to_itself && sample && !streams {
+        if left_to_itself && conversation.is_sample() && !conversation.is_streamed() {
             Some(sample::budget(&self.settings.model).to_owned())
         } else {
             choice.budget.clone()
         }
-    }
-
-    /// Whether the document is read in streaming mode, and whether it is the sample.
-    pub(super) fn how_it_is_read(&self) -> (bool, bool) {
-        let document = self.document.as_ref();
-        document.map_or((false, false), |d| {
-            (d.facts.streaming.is_some(), d.facts.sample)
-        })
     }
 
     /// Estimates the cost of a question; the receiver gets the result.
@@ -149,7 +154,7 @@ impl AppState {
         &mut self,
         choice: Choice,
     ) -> Result<oneshot::Receiver<Result<Estimate, Refusal>>, String> {
-        self.ready_for_questions()?;
+        self.ready_for_questions(&self.open)?;
         check_choice(&choice)?;
         self.can_read(&choice)?;
         let memory = self.memory_limit()?;
@@ -157,7 +162,7 @@ impl AppState {
         let (send, receive) = oneshot::channel();
         self.worker.estimates.insert(ticket, send);
         let of = self.estimate_request(&choice, memory);
-        let turns = self.turns_before(u64::MAX);
+        let turns = self.turns_seen(&self.open, u64::MAX);
         self.send(Request::Estimate { ticket, of, turns }, None);
         Ok(receive)
     }
@@ -166,19 +171,19 @@ impl AppState {
     pub(super) fn estimate_request(&self, choice: &Choice, memory: Option<u64>) -> EstimateRequest {
         EstimateRequest {
             method: method_of(choice),
-            budget: self.budget_of(choice),
+            budget: self.budget_of(choice, &self.open),
             cache: self.settings.cache.clone(),
             memory,
             max_tokens: Some(self.settings.max_tokens),
         }
     }
 
-    /// Stops the current question; if none runs, the first that waits, or else the file or conversation that is being
-    /// opened.
+    /// Stops the open conversation's question; if none runs, the first that waits, or else the file or conversation that
+    /// is being opened.
     pub fn stop(&mut self) {
         self.hold_reading();
         match &self.running {
-            Some(running) if running.turn.is_some() => {
+            Some(running) if running.turn.is_some_and(|turn| self.open.holds(turn)) => {
                 let ticket = running.ticket;
                 self.send(Request::Stop { ticket }, None);
             }
@@ -189,59 +194,36 @@ impl AppState {
         }
     }
 
-    /// Leaves the conversation, which remains in the list: stops its questions and ignores the replies that still
-    /// arrive.
-    pub(super) fn leave_conversation(&mut self) {
-        self.conversations.chosen = None;
-        self.open.queue.clear();
-        self.forget_pending();
-        if let Some(running) = &mut self.running
-            && running.turn.take().is_some()
-        {
-            let ticket = running.ticket;
-            self.send(Request::Stop { ticket }, None);
-        }
-        self.throttle.forget();
-        let open = self
-            .open
-            .turns
-            .iter_mut()
-            .filter(|turn| turn.state.is_open());
-        let stopped = open.map(|turn| {
-            turn.state = TurnState::Stopped;
-            turn.id
-        });
-        for turn in stopped.collect::<Vec<_>>() {
-            self.save_turn(turn);
-        }
-        self.open.conversation = None;
-        self.open.turns.clear();
-        self.set_thinking(false);
-        self.forget_maps();
-        self.forget_neutral();
-        self.forget_levels();
-    }
-
     /// The turn that `ticket` answers, unless its conversation was deleted.
     pub(super) fn turn_of(&self, ticket: u64) -> Option<u64> {
         let running = self.running.as_ref()?;
         running.turn.filter(|_| running.ticket == ticket)
     }
 
+    /// A turn of a conversation in memory.
     pub(super) fn turn_mut(&mut self, id: u64) -> Option<&mut Turn> {
-        self.open.turns.iter_mut().rev().find(|turn| turn.id == id)
+        let mut turns = self.in_memory_mut().flat_map(|known| &mut known.turns);
+        turns.find(|turn| turn.id == id)
     }
 
+    /// Sends a turn of the open conversation, and of another one that something has changed there.
     pub(super) fn emit_turn(&mut self, id: u64) {
         self.flush_text();
-        if let Some(turn) = self.turn_mut(id).map(|turn| turn.clone()) {
-            self.emit(AppEvent::Turn { turn });
+        match self.open.turns.iter().rev().find(|turn| turn.id == id) {
+            Some(turn) => {
+                let turn = turn.clone();
+                self.emit(AppEvent::Turn { turn });
+            }
+            None => self.emit_elsewhere(),
         }
     }
 
     pub(super) fn save_turn(&mut self, id: u64) {
-        let turn = self.turn_mut(id).map(|turn| Box::new(turn.clone()));
-        if let (Some(conversation), Some(turn)) = (self.open.conversation, turn) {
+        let Some(of) = self.conversation_of(id) else {
+            return;
+        };
+        let turn = of.turns.iter().find(|turn| turn.id == id).cloned();
+        if let (Some(conversation), Some(turn)) = (of.conversation, turn.map(Box::new)) {
             self.save(Save::Turn { conversation, turn });
         }
     }
@@ -279,13 +261,18 @@ impl AppState {
         }
     }
 
+    /// The running turn, if it is one of the open conversation.
+    pub(super) fn running_here(&self) -> Option<u64> {
+        let turn = self.running.as_ref()?.turn?;
+        self.open.holds(turn).then_some(turn)
+    }
+
     /// Sends the waiting pieces of the answer.
     pub(super) fn flush_text(&mut self) {
         self.throttle.text.forget();
         let text = std::mem::take(&mut self.throttle.pending);
         let attended = std::mem::take(&mut self.throttle.attended);
-        let turn = self.running.as_ref().and_then(|running| running.turn);
-        if let (Some(turn), false) = (turn, text.is_empty()) {
+        if let (Some(turn), false) = (self.running_here(), text.is_empty()) {
             self.emit(AppEvent::Token {
                 turn,
                 text,
@@ -302,8 +289,7 @@ impl AppState {
         memory: Memory,
     ) {
         if let Some(running) = &mut self.running {
-            running.progress = Some(progress);
-            running.newest = Some((progress, memory));
+            running.progress = Some((progress, memory));
         }
         if progress.phase == crate::contract::Phase::Reading {
             self.set_state(turn, TurnState::Reading);
@@ -313,16 +299,17 @@ impl AppState {
         }
     }
 
-    fn emit_progress(&mut self) {
-        let Some(running) = &mut self.running else {
-            return;
-        };
-        if let (Some(turn), Some((progress, memory))) = (running.turn, running.newest.take()) {
-            self.emit(AppEvent::Progress {
+    pub(super) fn emit_progress(&mut self) {
+        let here = self.running_here();
+        let progress = (self.running.as_ref()).and_then(|running| running.progress);
+        match (here, progress) {
+            (None, Some(_)) => self.emit_elsewhere(),
+            (Some(turn), Some((progress, memory))) => self.emit(AppEvent::Progress {
                 turn,
                 progress,
                 memory,
-            });
+            }),
+            (_, None) => {}
         }
     }
 
@@ -347,9 +334,9 @@ impl AppState {
     pub(super) fn answered(&mut self, ticket: u64, answer: AnswerFacts) {
         if let Some(turn) = self.turn_of(ticket) {
             if let Some(running) = &mut self.running
-                && let Some(progress) = running.progress
+                && let Some((progress, _)) = running.progress
             {
-                running.newest = Some((progress, answer.memory));
+                running.progress = Some((progress, answer.memory));
                 self.emit_progress();
             }
             let state = match answer.report.finish {
@@ -357,20 +344,27 @@ impl AppState {
                 _ => TurnState::Done,
             };
             self.running_ended();
-            let (_, sample) = self.how_it_is_read();
             let kept = answer.vault.written;
-            let tokens = self.document.as_ref().and_then(|d| d.facts.tokens);
-            let stored = is_stored(&answer, tokens);
+            let of = self.conversation_of(turn);
+            let document = of.and_then(|of| of.document.as_ref());
+            let document = document.map(|document| &document.facts);
+            let sample = document.is_some_and(|document| document.sample);
+            let stored = is_stored(&answer, document.and_then(|document| document.tokens));
+            let is_open = document.is_some_and(|document| self.open.is_about(document.id));
             if let Some(map) = self.maps.known.get(&turn) {
                 let mut map = lock(map);
                 map.attended = answer.attended.clone();
                 map.by_head = answer.by_head.clone();
             }
             self.end_turn(turn, state, |turn| finish(turn, answer, sample, stored));
-            self.document_stored(stored || self.settings.keep == "off");
             self.want_neutral(turn);
-            if kept {
+            if is_open {
+                self.document_stored(stored || self.settings.keep == "off");
+            }
+            if kept && is_open {
                 self.question_read_document();
+            }
+            if kept {
                 self.request_vaults();
             }
         } else {

@@ -64,6 +64,9 @@ impl AppState {
         }
         runs.iter().try_for_each(check_choice)?;
         let ticket = self.ticket();
+        // It is found again in the list.
+        self.add_question(question, 0);
+        self.compared.document = self.document().map_or(0, |document| document.facts.id);
         self.compared.maps = ComparedMaps::default();
         self.compared.comparison = Some(Comparison {
             id: ticket,
@@ -115,9 +118,14 @@ impl AppState {
     /// # Errors
     /// One sentence, if nothing can be compared now.
     fn ready_to_compare(&self) -> Result<(), String> {
-        self.ready_for_questions()?;
-        self.not_busy()?;
-        if self.how_it_is_read().0 {
+        self.ready_for_questions(&self.open)?;
+        if self.is_comparing() {
+            return Err(messages::BUSY_COMPARING.to_owned());
+        }
+        if self.is_running() {
+            return Err(messages::BUSY.to_owned());
+        }
+        if self.open.is_streamed() {
             return Err(messages::COMPARE_STREAMED.to_owned());
         }
         Ok(())
@@ -171,15 +179,9 @@ impl AppState {
         self.send(Request::Stop { ticket }, None);
     }
 
-    /// The document has changed: leaves its comparison for that of the new one.
+    /// Sets the comparison of the document that was opened, as it was stored.
     pub(super) fn load_comparison(&mut self, stored: Option<StoredComparison>) {
-        if let Some(ticket) = self.compared.ticket()
-            && self.compared.held.take().is_none()
-        {
-            self.send(Request::Stop { ticket }, None);
-        }
-        let had = self.compared.comparison.is_some();
-        self.compared = Compared::default();
+        let mut compared = Compared::default();
         if let Some(StoredComparison {
             mut comparison,
             maps,
@@ -189,23 +191,23 @@ impl AppState {
                 comparison.state = ComparisonState::Stopped;
             }
             comparison.id = self.ticket();
-            self.compared.comparison = Some(comparison);
-            self.compared.maps = maps;
+            compared.comparison = Some(comparison);
+            compared.maps = maps;
         }
-        if had || self.compared.comparison.is_some() {
-            self.emit_comparison();
-        }
+        self.set_comparison(compared);
     }
 
-    /// Stores the comparison as it is, or that the document has none. Without a result it does not replace an earlier
-    /// one.
-    pub(super) fn save_comparison(&mut self) {
-        let Some(document) = self.document().map(|document| document.facts.id) else {
-            return;
-        };
-        let comparison = self.compared.comparison.clone();
-        if comparison.as_ref().is_none_or(|c| c.reference.is_some()) {
-            let comparison = comparison.map(Box::new);
+    /// Sets the comparison of the document that was opened.
+    pub(super) fn set_comparison(&mut self, compared: Compared) {
+        self.compared = compared;
+        self.emit_comparison();
+    }
+
+    /// Stores that the open document has no comparison.
+    pub(super) fn forget_comparison(&mut self) {
+        self.load_comparison(None);
+        if let Some(document) = self.document().map(|document| document.facts.id) {
+            let comparison = None;
             self.save(Save::Comparison {
                 document,
                 comparison,
@@ -213,14 +215,29 @@ impl AppState {
         }
     }
 
-    fn save_compared_map(&mut self, run: Option<usize>, bytes: Vec<u8>) {
-        if let Some(document) = self.document().map(|document| document.facts.id) {
-            self.save(Save::ComparedMap {
+    /// Stores the comparison `ticket` as it is. Without a result it does not replace an earlier one.
+    fn save_comparison(&mut self, ticket: u64) {
+        let Some(compared) = self.compared_of(ticket) else {
+            return;
+        };
+        let document = compared.document;
+        let comparison = compared.comparison.clone().map(Box::new);
+        if comparison.as_ref().is_some_and(|c| c.reference.is_some()) {
+            self.save(Save::Comparison {
                 document,
-                run,
-                bytes,
+                comparison,
             });
         }
+    }
+
+    /// Whether the page shows the comparison `ticket`; otherwise it says how far that is.
+    fn shows_comparison(&mut self, ticket: u64) -> bool {
+        let open = self.compared.comparison.as_ref();
+        let is_open = open.is_some_and(|comparison| comparison.id == ticket);
+        if !is_open {
+            self.emit_elsewhere();
+        }
+        is_open
     }
 
     fn emit_comparison(&mut self) {
@@ -230,7 +247,14 @@ impl AppState {
 
     /// The comparison with the id `ticket`, unless it was dropped.
     fn comparison_of(&mut self, ticket: u64) -> Option<&mut Comparison> {
-        self.compared.comparison.as_mut().filter(|c| c.id == ticket)
+        self.compared_of(ticket)?.comparison.as_mut()
+    }
+
+    fn compared_of(&mut self, ticket: u64) -> Option<&mut Compared> {
+        self.comparisons_mut().find(|compared| {
+            let comparison = compared.comparison.as_ref();
+            comparison.is_some_and(|comparison| comparison.id == ticket)
+        })
     }
 
     pub(super) fn compared_progress(
@@ -241,14 +265,16 @@ impl AppState {
         sharing: usize,
         progress: Progress,
     ) {
-        let run = run.map(|run| run + self.compared.from);
-        let Some(comparison) = self.comparison_of(ticket) else {
+        let Some(compared) = self.compared_of(ticket) else {
             return;
         };
-        (comparison.current, comparison.progress) = (run, Some(progress));
-        comparison.sharing = sharing;
+        let run = run.map(|run| run + compared.from);
+        if let Some(comparison) = &mut compared.comparison {
+            (comparison.current, comparison.progress) = (run, Some(progress));
+            comparison.sharing = sharing;
+        }
         // Progress that comes too soon is dropped: the next progress is newer, and the end is sent separately.
-        if self.throttle.comparing.want(now) {
+        if self.throttle.comparing.want(now) && self.shows_comparison(ticket) {
             self.emit(AppEvent::ComparisonProgress {
                 comparison: ticket,
                 run,
@@ -267,24 +293,35 @@ impl AppState {
         ends: &[u8],
     ) {
         let result = ReferenceResult { seconds, report };
-        let from = self.compared.from;
-        let Some(comparison) = self.comparison_of(ticket) else {
+        let Some(compared) = self.compared_of(ticket) else {
             return;
         };
-        comparison.reference = Some(result.clone());
-        (comparison.current, comparison.progress) = (Some(from), None);
-        self.save_comparison();
-        if self.compared.maps.ends != ends {
-            self.compared.maps = ComparedMaps {
+        let (document, from) = (compared.document, compared.from);
+        if let Some(comparison) = &mut compared.comparison {
+            comparison.reference = Some(result.clone());
+            (comparison.current, comparison.progress) = (Some(from), None);
+        }
+        let is_new = compared.maps.ends != ends;
+        if is_new {
+            compared.maps = ComparedMaps {
                 ends: ends.to_vec(),
                 shares: HashMap::new(),
             };
-            self.save_compared_map(None, ends.to_vec());
         }
-        self.emit(AppEvent::ComparisonReference {
-            comparison: ticket,
-            result: Box::new(result),
-        });
+        self.save_comparison(ticket);
+        if is_new {
+            self.save(Save::ComparedMap {
+                document,
+                run: None,
+                bytes: ends.to_vec(),
+            });
+        }
+        if self.shows_comparison(ticket) {
+            self.emit(AppEvent::ComparisonReference {
+                comparison: ticket,
+                result: Box::new(result),
+            });
+        }
     }
 
     /// # Errors
@@ -299,22 +336,29 @@ impl AppState {
     ) -> Result<(), String> {
         report.refused = report.refused.map(|sentence| as_sentence(&sentence));
         let result = RunResult { seconds, report };
-        let run = run + self.compared.from;
-        let Some(comparison) = self.comparison_of(ticket) else {
+        let Some(compared) = self.compared_of(ticket) else {
             return Ok(());
         };
-        let Some(place) = comparison.runs.get_mut(run) else {
+        let (document, run) = (compared.document, run + compared.from);
+        let comparison = compared.comparison.as_mut();
+        let Some(place) = comparison.and_then(|comparison| comparison.runs.get_mut(run)) else {
             return Err(format!("a run {run} of a comparison"));
         };
         place.result = Some(result.clone());
-        self.compared.maps.shares.insert(run, shares.clone());
-        self.save_comparison();
-        self.save_compared_map(Some(run), shares);
-        self.emit(AppEvent::ComparisonRun {
-            comparison: ticket,
-            run,
-            result: Box::new(result),
+        compared.maps.shares.insert(run, shares.clone());
+        self.save_comparison(ticket);
+        self.save(Save::ComparedMap {
+            document,
+            run: Some(run),
+            bytes: shares,
         });
+        if self.shows_comparison(ticket) {
+            self.emit(AppEvent::ComparisonRun {
+                comparison: ticket,
+                run,
+                result: Box::new(result),
+            });
+        }
         Ok(())
     }
 
@@ -334,12 +378,14 @@ impl AppState {
             comparison.state = state;
             comparison.error = error.clone();
             (comparison.current, comparison.progress) = (None, None);
-            self.save_comparison();
-            self.emit(AppEvent::ComparisonEnded {
-                comparison: ticket,
-                state,
-                error,
-            });
+            self.save_comparison(ticket);
+            if self.shows_comparison(ticket) {
+                self.emit(AppEvent::ComparisonEnded {
+                    comparison: ticket,
+                    state,
+                    error,
+                });
+            }
         }
     }
 

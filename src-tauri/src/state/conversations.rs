@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::AppState;
-use super::conversation::{Loaded, interrupt};
+use super::conversation::Loaded;
 use super::document::OpenDocument;
 use super::effect::{Open, Save};
-use super::parts::take;
+use super::parts::{OpenConversation, take};
 use crate::contract::{AppEvent, ConversationEntry, Turn};
 use crate::messages;
 
@@ -41,12 +41,12 @@ impl AppState {
     /// Stores which document and conversation are open.
     pub(super) fn save_open(&mut self) {
         self.save(Save::Open(Open {
-            document: self.document.as_ref().map(|d| d.facts.id),
+            document: self.open.document.as_ref().map(|d| d.facts.id),
             conversation: self.open.conversation,
         }));
     }
 
-    fn conversation_mut(&mut self, id: u64) -> Result<&mut ConversationEntry, String> {
+    pub(super) fn conversation_mut(&mut self, id: u64) -> Result<&mut ConversationEntry, String> {
         let mut all = self.conversations.all.iter_mut();
         all.find(|conversation| conversation.id == id)
             .ok_or_else(|| messages::NO_CONVERSATION.to_owned())
@@ -59,9 +59,10 @@ impl AppState {
         }
     }
 
-    /// Adds a question to the open conversation, or another version of one. The first question begins it.
-    pub(super) fn add_question(&mut self, question: &str, is_version: bool) {
-        let Some(document) = &self.document else {
+    /// Adds `count` questions to the open conversation: none for a further version of one, or a comparison. The first
+    /// begins it.
+    pub(super) fn add_question(&mut self, question: &str, count: usize) {
+        let Some(document) = &self.open.document else {
             return;
         };
         let open = self.open.conversation;
@@ -73,14 +74,17 @@ impl AppState {
                 document: document.info.name.clone(),
                 document_id: document.facts.id,
                 pages: document.facts.pages.len(),
-                first: question.to_owned(),
+                first: String::new(),
                 questions: 0,
                 updated: 0,
                 pinned: false,
             });
         }
         if let Ok(conversation) = self.conversation_mut(id) {
-            conversation.questions += usize::from(!is_version);
+            if count > 0 && conversation.questions == 0 {
+                conversation.first = question.to_owned();
+            }
+            conversation.questions += count;
             conversation.updated = now();
         }
         self.save_conversation(id);
@@ -96,7 +100,7 @@ impl AppState {
         let Some(id) = self.open.conversation else {
             return;
         };
-        if self.open.turns.is_empty() {
+        if self.open.turns.is_empty() && self.compared.comparison.is_none() {
             self.conversations.all.retain(|known| known.id != id);
             self.open.conversation = None;
             self.save(Save::HideConversation(id));
@@ -109,7 +113,7 @@ impl AppState {
 
     /// The document of the open conversation was extended.
     pub(super) fn conversation_grew(&mut self) {
-        let document = self.document.as_ref();
+        let document = self.open.document.as_ref();
         let document = document.map(|d| (d.facts.id, d.info.name.clone(), d.facts.pages.len()));
         if let (Some(id), Some((document, name, pages))) = (self.open.conversation, document)
             && let Ok(conversation) = self.conversation_mut(id)
@@ -133,103 +137,23 @@ impl AppState {
     }
 
     /// Begins a new conversation about the open document.
-    ///
-    /// # Errors
-    /// One sentence, if a question or a comparison is running.
-    pub fn new_conversation(&mut self) -> Result<(), String> {
-        self.not_busy()?;
-        self.leave_conversation();
+    pub fn new_conversation(&mut self) {
+        self.leave_conversation(self.open.document.clone());
         self.save_open();
         self.emit_document();
         self.emit_conversations();
-        Ok(())
-    }
-
-    /// Chooses the conversation `id`, which [`AppState::conversation_loaded`] opens. It takes the place of one that is
-    /// still being loaded, and of a file that is being opened.
-    ///
-    /// # Errors
-    /// One sentence, if there is none or a question or a comparison is running.
-    pub fn choose_conversation(&mut self, id: u64) -> Result<(), String> {
-        self.not_busy()?;
-        self.conversation_mut(id)?;
-        self.stop_opening();
-        self.conversations.chosen = Some(id);
-        Ok(())
-    }
-
-    /// Opens a conversation, if it is still the chosen one. Returns whether it is.
-    ///
-    /// # Errors
-    /// As [`AppState::choose_conversation`].
-    pub fn conversation_loaded(&mut self, loaded: Loaded) -> Result<bool, String> {
-        if self.conversations.chosen != Some(loaded.conversation) {
-            return Ok(false);
-        }
-        self.show_conversation(loaded)?;
-        Ok(true)
-    }
-
-    pub(super) fn not_busy(&self) -> Result<(), String> {
-        if self.compared.ticket().is_some() {
-            return Err(messages::BUSY_COMPARING.to_owned());
-        }
-        if self.is_running() {
-            return Err(messages::BUSY.to_owned());
-        }
-        Ok(())
-    }
-
-    /// Opens a conversation in place of the open one.
-    ///
-    /// # Errors
-    /// As [`AppState::choose_conversation`].
-    pub(super) fn show_conversation(&mut self, loaded: Loaded) -> Result<(), String> {
-        let Loaded {
-            conversation,
-            document,
-            comparison,
-            mut turns,
-        } = loaded;
-        self.not_busy()?;
-        self.conversation_mut(conversation)?;
-        self.stop_opening();
-        self.leave_conversation();
-        let interrupted = interrupt(&mut turns);
-        self.open.conversation = Some(conversation);
-        self.set_thinking(turns.last().is_some_and(|turn| turn.thinking));
-        self.open.turns = turns;
-        for turn in interrupted {
-            self.save_turn(turn.id);
-        }
-        if self
-            .document
-            .as_ref()
-            .is_none_or(|d| d.facts.id != document.facts.id)
-        {
-            self.document = Some(document);
-            self.load_comparison(comparison);
-            self.reset_reading();
-            self.send_document();
-            self.title();
-        }
-        self.save_open();
-        self.emit_document();
-        self.emit_conversations();
-        Ok(())
     }
 
     /// Adds a conversation that was exported earlier, and opens it. Its turns have no maps.
     ///
     /// # Errors
-    /// One sentence, if a question or a comparison is running.
+    /// As [`AppState::choose_conversation`].
     pub fn import_conversation(
         &mut self,
         title: &str,
         mut document: OpenDocument,
         turns: Vec<Turn>,
     ) -> Result<(), String> {
-        self.not_busy()?;
         let id = take(&mut self.ids.conversation);
         document.facts.id = self.new_document_id();
         self.save(Save::Document(Arc::new(document.clone())));
@@ -298,9 +222,9 @@ impl AppState {
     /// Begins a conversation with the turns up to `turn`; the open one remains in the list.
     ///
     /// # Errors
-    /// One sentence, if there is no such turn, or a question or a comparison is running.
+    /// One sentence, if there is no such turn, or a question of this conversation runs or waits.
     pub fn branch_conversation(&mut self, turn: u64) -> Result<(), String> {
-        self.not_busy()?;
+        self.not_asking()?;
         let known = self.known_turn(turn)?;
         let first = known.first_version();
         let mut kept = self.turns_until(first);
@@ -321,16 +245,23 @@ impl AppState {
     /// # Errors
     /// As [`AppState::branch_conversation`].
     pub(super) fn branch_before(&mut self, turn: u64, question: &str) -> Result<(), String> {
-        self.not_busy()?;
+        self.not_asking()?;
         let kept = self.turns_until(self.known_turn(turn)?.first_version());
         let thinking = self.open.thinking;
         if kept.is_empty() {
-            self.new_conversation()?;
+            self.new_conversation();
         } else {
             self.open_branch(question, kept)?;
         }
         self.set_thinking(thinking);
         Ok(())
+    }
+
+    fn not_asking(&self) -> Result<(), String> {
+        match self.works_in(&self.open) {
+            true => Err(messages::BUSY.to_owned()),
+            false => Ok(()),
+        }
     }
 
     /// The turns before the question whose first version is `first`.
@@ -340,7 +271,7 @@ impl AppState {
     }
 
     fn open_branch(&mut self, title: &str, turns: Vec<Turn>) -> Result<(), String> {
-        let Some(document) = self.document.clone() else {
+        let Some(document) = self.open.document.clone() else {
             return Err(messages::NO_DOCUMENT.to_owned());
         };
         let id = take(&mut self.ids.conversation);
@@ -369,7 +300,8 @@ impl AppState {
         let title: String = title.trim().chars().take(MAX_TITLE_CHARS).collect();
         let conversation = self.conversation_mut(id)?;
         conversation.title = match title.as_str() {
-            "" => conversation.first.clone(),
+            "" if conversation.questions > 0 => conversation.first.clone(),
+            "" => return Ok(()),
             _ => title,
         };
         self.save_conversation(id);
@@ -399,9 +331,19 @@ impl AppState {
         self.conversations.all.retain(|known| known.id != id);
         self.save(Save::HideConversation(id));
         if self.open.conversation == Some(id) {
-            self.leave_conversation();
+            let document = self.open.document.clone();
+            let of = OpenConversation {
+                document: document.clone(),
+                ..OpenConversation::default()
+            };
+            let deleted = std::mem::replace(&mut self.open, of);
+            self.end_questions(deleted);
+            self.leave_conversation(document);
             self.save_open();
             self.emit_document();
+        }
+        if let Some(left) = self.take_left(id) {
+            self.end_left(left);
         }
         self.clear_turns(document);
         self.emit_conversations();

@@ -19,24 +19,25 @@ const MAX_NAME_CHARS: usize = 60;
 impl AppState {
     /// The open document.
     pub fn document(&self) -> Option<&Arc<OpenDocument>> {
-        self.document.as_ref()
+        self.open.document.as_ref()
     }
 
     /// Removes one of several documents; a new conversation begins about the others. Returns the reason for a refusal
     /// in one sentence.
     pub fn remove_document(&mut self, index: usize) -> Result<(), String> {
-        if self.is_busy() || self.file.opening.is_some() || self.file.removing.is_some() {
+        if self.open_works() || self.file.opening.is_some() || self.file.removing.is_some() {
             return Err(messages::BUSY_DOCUMENTS.to_owned());
         }
         self.worker.check_ready()?;
         let parts = self
+            .open
             .document
             .as_ref()
             .map_or(0, |d| d.facts.documents.len());
         if index >= parts {
             return Err(messages::NO_SUCH_DOCUMENT.to_owned());
         }
-        self.file.removing = self.document.as_ref().map(|d| d.facts.id);
+        self.file.removing = self.open.document.as_ref().map(|d| d.facts.id);
         self.send(Request::RemoveDocument { part: index }, None);
         Ok(())
     }
@@ -49,7 +50,7 @@ impl AppState {
         languages: Vec<String>,
     ) {
         if let Some(of) = self.file.removing.take() {
-            if self.document.as_ref().is_none_or(|d| d.facts.id != of) {
+            if self.open.document.as_ref().is_none_or(|d| d.facts.id != of) {
                 // Another document was opened in the meantime.
                 return self.send_document();
             }
@@ -70,7 +71,12 @@ impl AppState {
             return;
         }
         self.end_opening();
-        let open = self.document.as_ref().map(|d| d.facts.id).filter(|_| adds);
+        let open = self
+            .open
+            .document
+            .as_ref()
+            .map(|d| d.facts.id)
+            .filter(|_| adds);
         match open {
             Some(id) => {
                 // Another conversation is about the document as it was.
@@ -111,23 +117,15 @@ impl AppState {
     }
 
     /// Begins a conversation without a document.
-    ///
-    /// # Errors
-    /// One sentence, if a question or a comparison runs.
-    pub fn chat(&mut self) -> Result<(), String> {
-        self.not_busy()?;
+    pub fn chat(&mut self) {
         self.open_plain(String::new(), "".into());
-        Ok(())
     }
 
     /// Opens a text that the user pasted.
     ///
     /// # Errors
-    /// One sentence, if a question or a comparison runs, or the text is empty.
+    /// One sentence, if the text is empty.
     pub fn open_text(&mut self, text: String) -> Result<(), String> {
-        if self.is_busy() {
-            return Err(messages::BUSY_DOCUMENTS.to_owned());
-        }
         let first = text.lines().map(str::trim).find(|line| !line.is_empty());
         let first = first.ok_or_else(|| messages::EMPTY_TEXT.to_owned())?;
         let name = first.chars().take(MAX_NAME_CHARS).collect();
@@ -146,41 +144,31 @@ impl AppState {
     /// Closes the document; its conversation remains in the list.
     pub fn close_document(&mut self) {
         self.stop_opening();
-        self.leave_conversation();
+        self.leave_conversation(None);
         self.load_comparison(None);
-        self.document = None;
-        self.reset_reading();
         self.save_open();
         self.emit_document();
         self.emit_conversations();
-        self.title();
     }
 
     /// Sets the open document and begins a new conversation about it.
     fn set_document(&mut self, document: OpenDocument) {
-        if self.file.replacement.take().is_some() {
-            self.emit(AppEvent::Replacing { name: None });
-        }
-        self.leave_conversation();
-        self.load_comparison(None);
         let document = Arc::new(document);
-        self.document = Some(document.clone());
-        self.reset_reading();
+        self.leave_conversation(Some(document.clone()));
+        self.load_comparison(None);
         self.save(Save::Document(document));
         self.save_open();
         self.emit_document();
         self.emit_conversations();
-        self.title();
     }
 
     /// Sets the open document after another document was appended: the conversation is kept, and its offsets remain
     /// valid.
     fn grow(&mut self, document: OpenDocument) {
         self.forget_pending();
-        self.load_comparison(None);
         let document = Arc::new(document);
-        self.document = Some(document.clone());
-        self.save_comparison();
+        self.open.document = Some(document.clone());
+        self.forget_comparison();
         self.reset_reading();
         self.save(Save::Document(document));
         self.conversation_grew();
@@ -201,7 +189,7 @@ impl AppState {
             return; // the count is for a model that is no longer chosen
         };
         let model = model.name.clone();
-        let Some(document) = &mut self.document else {
+        let Some(document) = &mut self.open.document else {
             return;
         };
         let document = &mut Arc::make_mut(document).facts;
@@ -215,7 +203,7 @@ impl AppState {
 
     /// Clears the token count, which was for another model.
     pub(super) fn forget_tokens(&mut self) {
-        let Some(document) = &mut self.document else {
+        let Some(document) = &mut self.open.document else {
             return;
         };
         if document.facts.tokens.is_none() && document.facts.too_long.is_none() {
@@ -231,25 +219,29 @@ impl AppState {
 
     /// Sends the open document to the worker.
     pub(super) fn send_document(&mut self) {
-        if let Some(document) = self.document.clone() {
-            self.send(
-                Request::AdoptDocument {
-                    document: document.info.clone(),
-                },
-                Some(document.text.clone()),
-            );
+        if let Some(document) = self.open.document.clone() {
+            self.adopt(&document);
         }
+    }
+
+    /// Sends a document to the worker. Returns whether it is not the open one.
+    pub(super) fn adopt(&mut self, document: &OpenDocument) -> bool {
+        let request = Request::AdoptDocument {
+            document: document.info.clone(),
+        };
+        self.send(request, Some(document.text.clone()));
+        !self.open.is_about(document.facts.id)
     }
 
     pub(super) fn emit_document(&mut self) {
         self.flush_text();
-        let document = self.document.as_ref().map(|d| d.facts.clone());
+        let document = self.open.document.as_ref().map(|d| d.facts.clone());
         let turns = self.open.turns.clone();
         self.emit(AppEvent::Document { document, turns });
     }
 
     pub(super) fn title(&mut self) {
-        let title = match &self.document {
+        let title = match &self.open.document {
             Some(document) if !document.text.is_empty() => {
                 format!("{} - Kept", document.info.name)
             }

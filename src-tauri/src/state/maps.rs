@@ -45,15 +45,23 @@ impl AppState {
         self.maps.known.insert(turn, map);
         self.maps.order.push_back(turn);
         while self.maps.order.len() > MAPS_IN_MEMORY {
-            if let Some(oldest) = self.maps.order.pop_front() {
-                self.maps.known.remove(&oldest);
+            let running = self.running_turn();
+            let oldest = (self.maps.order.iter()).position(|turn| Some(*turn) != running);
+            if let Some(turn) = oldest.and_then(|oldest| self.maps.order.remove(oldest)) {
+                self.maps.known.remove(&turn);
             }
         }
     }
 
+    /// Forgets all maps but the one that is being filled.
     pub(super) fn forget_maps(&mut self) {
-        self.maps.known.clear();
-        self.maps.order.clear();
+        let running = self.running_turn();
+        self.maps.known.retain(|turn, _| Some(*turn) == running);
+        self.maps.order.retain(|turn| Some(*turn) == running);
+    }
+
+    fn running_turn(&self) -> Option<u64> {
+        self.running.as_ref()?.turn
     }
 
     pub(super) fn forget_map(&mut self, turn: u64) {
@@ -106,7 +114,7 @@ impl AppState {
     }
 
     pub(super) fn emit_map(&mut self) {
-        let turn = self.running.as_ref().and_then(|running| running.turn);
+        let turn = self.running_turn();
         if let Some((turn, map)) =
             turn.and_then(|turn| Some((turn, self.maps.known.get(&turn)?.clone())))
         {
@@ -114,7 +122,11 @@ impl AppState {
         }
     }
 
+    /// Says how far the map of `turn` is, if it is one of the open conversation.
     fn announce(&mut self, turn: u64, map: &SharedMap) {
+        if !self.open.holds(turn) {
+            return;
+        }
         let (layers_done, layers) = {
             let map = &lock(map).document;
             (map.layers_done(), map.layers())

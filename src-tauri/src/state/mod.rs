@@ -27,6 +27,7 @@ mod queue;
 mod reading_ahead;
 mod remembered;
 mod replies;
+mod switching;
 mod throttle;
 mod turn_map;
 mod vault;
@@ -50,8 +51,8 @@ pub use conversation::{CLOSED_BEFORE_END, CLOSED_BEFORE_START, Loaded};
 pub use document::{OpenDocument, plain_text};
 pub use effect::{Effect, Open, Save};
 use parts::{
-    Compared, Conversations, Files, Ids, Maps, Models, OpenConversation, OpenModel, Vaults, Worker,
-    take,
+    Compared, Conversations, Files, Ids, Left, Maps, Models, OpenConversation, OpenModel, Vaults,
+    Worker, take,
 };
 pub use remembered::{BegunDownload, ModelEntry, Remembered, default_settings};
 pub use throttle::Throttle;
@@ -65,9 +66,10 @@ const MAPS_IN_MEMORY: usize = 4;
 pub struct AppState {
     settings: Settings,
     models: Models,
-    document: Option<Arc<OpenDocument>>,
     file: Files,
     open: OpenConversation,
+    /// Conversations that were left while they worked, the last one at the end.
+    left: Vec<Left>,
     conversations: Conversations,
     /// The request for an answer or a comparison that runs in the worker.
     running: Option<Running>,
@@ -118,14 +120,15 @@ impl AppState {
                 in_flight: None,
                 before,
             },
-            document: remembered.document.map(Arc::new),
             file: Files::default(),
             open: OpenConversation {
+                document: remembered.document.map(Arc::new),
                 conversation: remembered.conversation,
                 turns,
                 queue: VecDeque::new(),
                 thinking: remembered.thinking,
             },
+            left: Vec::new(),
             conversations: Conversations {
                 all: remembered.conversations,
                 deleted: Vec::new(),
@@ -156,7 +159,7 @@ impl AppState {
             state.save_turn(turn.id);
         }
         state.load_comparison(remembered.comparison);
-        if !remembered.started_before && state.document.is_none() {
+        if !remembered.started_before && state.open.document.is_none() {
             state.open_sample();
         }
         state
@@ -176,14 +179,10 @@ impl AppState {
             model: self.models.open.facts().cloned(),
             model_error: self.models.open.error().map(str::to_owned),
             methods: policies::methods().iter().map(MethodFacts::from).collect(),
-            document: self.document.as_ref().map(|d| d.facts.clone()),
+            document: self.open.document.as_ref().map(|d| d.facts.clone()),
             opening: self.file.opening.as_ref().map(|o| o.name.clone()),
             pending: self.pending_file(),
-            replacing: self
-                .file
-                .replacement
-                .as_deref()
-                .map(crate::names::file_name),
+            elsewhere: self.elsewhere(),
             turns: self.open.turns.clone(),
             conversations: self.entries(),
             conversation: self.open.conversation,

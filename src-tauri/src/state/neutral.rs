@@ -100,7 +100,7 @@ impl AppState {
         Some(AskRequest {
             turns: match turns_seen(turn) {
                 0 => Vec::new(),
-                _ => self.turns_before(turn.first_version()),
+                _ => self.open.turns_before(turn.first_version()),
             },
             instructions: turn.instructions.clone(),
             question: turn.question.clone(),

@@ -6,9 +6,7 @@ use kept_worker::protocol::{Access, Fault, FaultCode, Request};
 
 use super::AppState;
 use super::waiting::Opening;
-use crate::contract::{
-    AppEvent, FileNeeds, NoticeKind, PendingFile, Place, Replacement, WorkerStatus,
-};
+use crate::contract::{AppEvent, FileNeeds, NoticeKind, PendingFile, Place, WorkerStatus};
 use crate::messages::{self, as_sentence};
 use crate::names::file_name;
 
@@ -54,12 +52,6 @@ impl AppState {
             self.notice(NoticeKind::Error, Place::Document, message);
             return self.open_next(false);
         }
-        // A file dropped by mistake must not stop an answer.
-        if self.is_busy() {
-            let name = Some(file_name(&path));
-            self.file.replacement = Some(path);
-            return self.emit(AppEvent::Replacing { name });
-        }
         self.begin_opening(path, false, Access::Plain);
     }
 
@@ -70,23 +62,13 @@ impl AppState {
         }
         let refusal = if path.to_str().is_none() {
             messages::not_utf8(&path)
-        } else if self.is_busy() {
+        } else if self.open_works() {
             messages::BUSY_DOCUMENTS.to_owned()
         } else {
-            let alone = self.document.is_none();
+            let alone = self.open.document.is_none();
             return self.begin_opening(path, !alone, Access::Plain);
         };
         self.notice(NoticeKind::Error, Place::Document, refusal);
-    }
-
-    /// Applies the user's decision about a file whose opening stops running work.
-    pub fn replace_document(&mut self, how: Replacement) {
-        let waiting = self.file.replacement.take();
-        self.emit(AppEvent::Replacing { name: None });
-        match (waiting, how) {
-            (Some(path), Replacement::Replace) => self.begin_opening(path, false, Access::Plain),
-            _ => self.file.to_add.clear(),
-        }
     }
 
     /// Opens the document that waits for its password with what the user typed; without a password it is not opened.

@@ -1,18 +1,20 @@
 //! The parts of the app state, grouped by what they are about.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use kept_worker::protocol::Request;
 use tokio::sync::oneshot;
 
 use super::background::{ComparedMaps, Levels, NeutralMaps};
+use super::document::OpenDocument;
 use super::remembered::ModelEntry;
 use super::turn_map::SharedMap;
 use super::waiting::{Opening, Queued, Wanted};
 use crate::contract::{
     Comparison, ComparisonState, ConversationEntry, Estimate, FileNeeds, Inspection, ModelFacts,
-    Refusal, Turn, Vault, WorkerState, WorkerStatus,
+    Refusal, Turn, TurnState, Vault, WorkerState, WorkerStatus,
 };
 use crate::messages;
 
@@ -61,14 +63,15 @@ pub(super) struct Files {
     pub(super) to_add: VecDeque<PathBuf>,
     /// Id of the document of which the worker is removing a part; the reply has the remaining parts.
     pub(super) removing: Option<u64>,
-    /// A file that waits for the user's decision, because opening it stops running work.
-    pub(super) replacement: Option<PathBuf>,
     /// A file that waits for its password, or for the recognition of its text.
     pub(super) pending: Option<(Opening, FileNeeds)>,
 }
 
-/// The open conversation.
+/// A conversation with its document: the open one, or one that was left.
+#[derive(Default)]
 pub(super) struct OpenConversation {
+    /// Empty in a conversation without a document.
+    pub(super) document: Option<Arc<OpenDocument>>,
     /// `None` before its first question.
     pub(super) conversation: Option<u64>,
     pub(super) turns: Vec<Turn>,
@@ -76,6 +79,52 @@ pub(super) struct OpenConversation {
     pub(super) queue: VecDeque<Queued>,
     /// Whether models with a thinking mode think before they answer.
     pub(super) thinking: bool,
+}
+
+impl OpenConversation {
+    pub(super) fn holds(&self, turn: u64) -> bool {
+        self.turns.iter().any(|known| known.id == turn)
+    }
+
+    pub(super) fn is_about(&self, document: u64) -> bool {
+        (self.document.as_ref()).is_some_and(|known| known.facts.id == document)
+    }
+
+    /// Whether the document is read in streaming mode.
+    pub(super) fn is_streamed(&self) -> bool {
+        (self.document.as_ref()).is_some_and(|document| document.facts.streaming.is_some())
+    }
+
+    /// Whether the document is the sample.
+    pub(super) fn is_sample(&self) -> bool {
+        (self.document.as_ref()).is_some_and(|document| document.facts.sample)
+    }
+
+    /// The turns that a model sees with the question whose first version is `first`: the earlier questions, each with
+    /// its newest answer.
+    pub(super) fn turns_before(&self, first: u64) -> Vec<kept_engine::Turn> {
+        let answered = |turn: &&Turn| matches!(turn.state, TurnState::Done | TurnState::Stopped);
+        let mut turns = BTreeMap::new();
+        for turn in self.turns.iter().filter(answered) {
+            let version = turn.first_version();
+            if let Some(turn) = kept_engine::Turn::new(&turn.question, &turn.answer)
+                && version < first
+            {
+                turns.insert(version, turn);
+            }
+        }
+        turns.into_values().collect()
+    }
+}
+
+/// A conversation that was left while a question ran or waited in it, or its document was compared, until it is opened
+/// again.
+pub(super) struct Left {
+    pub(super) conversation: OpenConversation,
+    /// The comparison of its document, if that ran.
+    pub(super) compared: Option<Compared>,
+    /// The user stopped it, or knows that it has ended.
+    pub(super) stopped: bool,
 }
 
 /// The list of conversations.
@@ -91,6 +140,8 @@ pub(super) struct Conversations {
 /// The comparison of the open document, with its results so far.
 #[derive(Default)]
 pub(super) struct Compared {
+    /// The document.
+    pub(super) document: u64,
     pub(super) comparison: Option<Comparison>,
     /// Its request, while it waits because the question of a deleted conversation is still ending.
     pub(super) held: Option<Request>,

@@ -1,12 +1,11 @@
 //! Questions that wait: for an earlier question, for a comparison, for the start of the engine.
 
-use std::collections::BTreeMap;
-
 use kept_worker::protocol::{AskRequest, Request};
 
 use super::AppState;
 use super::asking::method_of;
 use super::effect::Save;
+use super::parts::OpenConversation;
 use super::waiting::{Queued, Running, Unready};
 use crate::contract::{AppEvent, Choice, Turn, TurnState};
 use crate::messages;
@@ -64,22 +63,41 @@ impl AppState {
         Some(at)
     }
 
-    /// Asks the first question that waits, if nothing else runs. Questions that can no longer be asked fail.
+    /// Asks the question of any conversation that waits longest, if nothing else runs. Questions that can no longer be
+    /// asked fail.
     pub(super) fn ask_next(&mut self) {
-        while self.running.is_none()
-            && self.compared.ticket().is_none()
-            && !self.open.queue.is_empty()
-        {
-            let ready = match self.ready_for_questions() {
+        while self.running.is_none() && !self.is_comparing() {
+            let waiting = self.in_memory().filter(|known| !known.queue.is_empty());
+            let Some(next) = waiting.min_by_key(|known| known.queue[0].turn) else {
+                return;
+            };
+            let is_elsewhere = next.conversation != self.open.conversation;
+            if is_elsewhere && (self.file.opening.is_some() || self.file.removing.is_some()) {
+                // Another document for the worker would take the place of that one.
+                return;
+            }
+            let ready = match self.ready_for_questions(next) {
                 Err(Unready::NotYet(_)) => return,
                 Err(Unready::Never(why)) => Err(why),
                 Ok(()) => self.memory_limit(),
             };
-            let Some(queued) = self.open.queue.pop_front() else {
+            let conversation = next.conversation;
+            let document = next.document.clone().filter(|_| is_elsewhere);
+            let mut all = self.in_memory_mut();
+            let next = all.find(|known| known.conversation == conversation);
+            let Some(queued) = next.and_then(|next| next.queue.pop_front()) else {
                 return;
             };
+            drop(all);
             match ready {
-                Ok(memory) => self.start(queued, memory),
+                Ok(memory) => {
+                    // The worker answers questions about the document that it got before them.
+                    let is_other = document.is_some_and(|document| self.adopt(&document));
+                    self.start(queued, memory);
+                    if is_other {
+                        self.send_document();
+                    }
+                }
                 Err(why) => self.end_turn(queued.turn, TurnState::Failed, |turn| {
                     turn.error = Some(why);
                 }),
@@ -99,7 +117,8 @@ impl AppState {
             .open
             .facts()
             .is_some_and(|model| model.can_think);
-        let thinking = self.open.thinking && can_think;
+        let thinks = (self.conversation_of(id)).is_some_and(|known| known.thinking);
+        let thinking = thinks && can_think;
         let (model, settings) = (self.model_label(), self.settings.clone());
         // The built-in model looks up single facts only.
         let instructions = match settings.model.as_str() {
@@ -120,17 +139,19 @@ impl AppState {
         self.save_turn(id);
         self.emit_turn(id);
         let ticket = self.ticket();
+        let of = self.conversation_of(id).unwrap_or(&self.open);
         let turns = if alone {
             Vec::new()
         } else {
-            self.turns_before(first_version)
+            self.turns_seen(of, first_version)
         };
+        let budget = self.budget_of(&choice, of);
         let ask = AskRequest {
             turns,
             instructions,
             question,
             method: method_of(&choice),
-            budget: self.budget_of(&choice),
+            budget,
             max_tokens: settings.max_tokens,
             temperature: settings.temperature,
             // No other attempt with an answer has this number, also after a restart: asked again, a question has another answer.
@@ -144,28 +165,20 @@ impl AppState {
             ticket,
             turn: Some(id),
             progress: None,
-            newest: None,
         });
         self.send(Request::Ask { ticket, ask }, None);
     }
 
-    /// The turns that a model sees with the question whose first version is `first`: the earlier questions, each with
-    /// its newest answer. The built-in model answers single questions only, so it sees none.
-    pub(super) fn turns_before(&self, first: u64) -> Vec<kept_engine::Turn> {
-        if self.settings.model == kept_engine::MINI {
-            return Vec::new();
+    /// As [`OpenConversation::turns_before`]; the built-in model answers single questions only, so it sees none.
+    pub(super) fn turns_seen(
+        &self,
+        conversation: &OpenConversation,
+        first: u64,
+    ) -> Vec<kept_engine::Turn> {
+        match self.settings.model.as_str() {
+            kept_engine::MINI => Vec::new(),
+            _ => conversation.turns_before(first),
         }
-        let answered = |turn: &&Turn| matches!(turn.state, TurnState::Done | TurnState::Stopped);
-        let mut turns = BTreeMap::new();
-        for turn in self.open.turns.iter().filter(answered) {
-            let version = turn.first_version();
-            if let Some(turn) = kept_engine::Turn::new(&turn.question, &turn.answer)
-                && version < first
-            {
-                turns.insert(version, turn);
-            }
-        }
-        turns.into_values().collect()
     }
 
     /// Removes a question that waits.

@@ -25,6 +25,7 @@ impl AppState {
         }
         let weights = (self.models.open.facts()).map_or(0, |model| model.weights_bytes);
         let readable = self
+            .open
             .document
             .as_ref()
             .filter(|d| d.facts.too_long.is_none());
@@ -66,10 +67,9 @@ impl AppState {
         if self.reading.of == self.questions_to_come() {
             return;
         }
-        let (streams, _) = self.how_it_is_read();
         match self.reading.step {
             // It is due again once the worker has stopped.
-            Step::Running(_) if streams => {
+            Step::Running(_) if self.open.is_streamed() => {
                 self.reading.progress = None;
                 self.stop_worker_reading();
             }

@@ -204,7 +204,7 @@ impl AppState {
 
     fn estimated(&mut self, ticket: u64, estimate: Result<protocol::Estimate, Refusal>) {
         if let Some(waiting) = self.worker.estimates.remove(&ticket) {
-            let (streams, sample) = self.how_it_is_read();
+            let (streams, sample) = (self.open.is_streamed(), self.open.is_sample());
             let estimate = estimate.map(|estimate| Estimate {
                 chosen: (estimate.chosen.as_deref())
                     .map(|chosen| chosen_of(chosen, estimate.prompt_tokens, sample)),

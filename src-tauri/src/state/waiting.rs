@@ -13,9 +13,7 @@ pub(super) struct Running {
     /// The turn it answers; `None` once its conversation was deleted.
     pub(super) turn: Option<u64>,
     /// The last progress, sent again with the final memory.
-    pub(super) progress: Option<Progress>,
-    /// The newest progress, if it was not sent yet.
-    pub(super) newest: Option<(Progress, Memory)>,
+    pub(super) progress: Option<(Progress, Memory)>,
 }
 
 impl Running {
@@ -25,7 +23,6 @@ impl Running {
             ticket,
             turn: None,
             progress: None,
-            newest: None,
         }
     }
 }

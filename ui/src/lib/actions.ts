@@ -12,7 +12,6 @@ import type {
   Parameters,
   Refusal,
   Relation,
-  Replacement,
   Settings,
   Turn,
 } from './contract'
@@ -53,7 +52,7 @@ export class Actions {
       return await work
     } catch (refusal) {
       // What is refused while something runs may be possible afterwards.
-      this.#app.notify(where, calls.sentence(refusal), 'error', this.#app.busy)
+      this.#app.notify(where, calls.sentence(refusal), 'error', this.#app.engaged)
       return undefined
     }
   }
@@ -82,11 +81,8 @@ export class Actions {
     return opened
   }
 
-  /** Shows a conversation to be read, while the open one works. */
-  peek = async (entry: ConversationEntry) => {
-    const turns = await this.#try('conversation', calls.readConversation(entry.id))
-    if (turns) this.#app.peeked = { entry, turns }
-  }
+  /** Stops what runs in a conversation that is not open, or closes the line that says it has ended. */
+  stopElsewhere = (id: number) => this.#try('conversation', calls.stopElsewhere(id))
 
   /** A new conversation with the turns up to this one; whether it was accepted. */
   branch = (turn: number) => this.#opens(() => calls.branchConversation(turn))
@@ -255,7 +251,6 @@ export class Actions {
   saveComparison = () => this.#try('comparison', calls.saveComparison())
   /** Saves a picture or a table that the page has drawn; a PNG is base64. */
   saveExport = (kind: 'png' | 'svg' | 'csv', data: string) => this.#try('document', calls.saveExport(kind, data))
-  replaceDocument = (how: Replacement) => this.#try('document', calls.replaceDocument(how))
   unlockDocument = (password: string | null) => this.#try('document', calls.unlockDocument(password))
   recogniseDocument = (languages: string[] | null) => this.#try('document', calls.recogniseDocument(languages))
   addDocument = () => this.#try('document', calls.addDocument())
@@ -303,7 +298,7 @@ export class Actions {
       return true
     } catch (refusal) {
       app.settings = before
-      app.notify(where, calls.sentence(refusal), 'error', app.busy)
+      app.notify(where, calls.sentence(refusal), 'error', app.engaged)
       return false
     }
   }

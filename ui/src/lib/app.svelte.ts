@@ -10,6 +10,7 @@ import type {
   ConversationEntry,
   DocumentFacts,
   Download,
+  Elsewhere,
   Estimate,
   FoundPassage,
   Library,
@@ -32,7 +33,7 @@ import type {
   WorkerState,
 } from './contract'
 import { trailOf, type Cells } from './attended'
-import { percent } from './format'
+import { percent, shorten } from './format'
 import { AUTO, AUTOMATIC } from './methods'
 import { modelName } from './models'
 import { speedsOf, type Speeds } from './speed'
@@ -101,8 +102,8 @@ export class AppState {
   conversation = $state<number | null>(null)
   /** The conversation that the user chose last, until it is open. */
   coming = $state<number | null>(null)
-  /** Another conversation that is read while this one works. */
-  peeked = $state.raw<{ entry: ConversationEntry; turns: readonly Turn[] } | null>(null)
+  /** Conversations that were left while they worked, until they are opened again. */
+  elsewhere = $state.raw<Elsewhere[]>([])
   comparison = $state.raw<Comparison | null>(null)
   /** It is complete, and was not looked at since. */
   newlyCompared = $state(false)
@@ -111,8 +112,6 @@ export class AppState {
   downloads = $state.raw<Download[]>([])
   /** Whether models that can think do so before they answer, in this conversation. */
   thinking = $state(false)
-  /** A file that waits for confirmation, because opening it stops a running question or comparison. */
-  replacing = $state<string | null>(null)
   /** A file that waits for its password, or for the recognition of its text. */
   pending = $state.raw<PendingFile | null>(null)
   /** Whether a dialog asks about that file; one that is open already only has an offer above its page. */
@@ -218,8 +217,12 @@ export class AppState {
   /** The choice for the next question. */
   choice = $derived<Choice>({ method: this.settings.method, parameters: this.parameters, budget: this.budget })
   comparing = $derived(this.comparison?.state === 'running')
-  /** Whether a question or a comparison runs or waits. */
+  /** Whether a question or a comparison of the open conversation runs or waits. */
   busy = $derived(this.running !== null || this.waiting || this.comparing)
+  /** Whether one of another conversation does. */
+  awayBusy = $derived(this.elsewhere.some(({ state }) => state !== 'done' && state !== 'failed'))
+  /** Whether one of any conversation does. */
+  engaged = $derived(this.busy || this.awayBusy)
 
   /** Loads the whole state, at the start. */
   load(snapshot: Snapshot): void {
@@ -235,7 +238,7 @@ export class AppState {
 
   apply(event: AppEvent): void {
     this.#apply(event)
-    if (!this.busy && this.notices.some((n) => n.passing)) this.notices = this.notices.filter((n) => !n.passing)
+    if (!this.engaged && this.notices.some((n) => n.passing)) this.notices = this.notices.filter((n) => !n.passing)
   }
 
   #apply(event: AppEvent): void {
@@ -275,7 +278,6 @@ export class AppState {
         this.recognising = null
         if (event.name) {
           this.announcement = `Opening ${event.name}`
-          this.peeked = null
           this.dismissAll('document')
         }
         return
@@ -311,9 +313,8 @@ export class AppState {
         return this.#takeComparison(event)
       case 'downloads':
         return this.#takeDownloads(event.downloads)
-      case 'replacing':
-        this.replacing = event.name
-        return
+      case 'elsewhere':
+        return this.#takeElsewhere(event.elsewhere)
       case 'pending':
         this.pending = event.file
         return
@@ -507,6 +508,15 @@ export class AppState {
         this.comparison = { ...next, state: event.state, error: event.error, current: null }
       }
     }
+  }
+
+  #takeElsewhere(elsewhere: Elsewhere[]): void {
+    for (const { conversation, title, state } of elsewhere) {
+      const before = this.elsewhere.find((known) => known.conversation === conversation)?.state
+      if (before === state || (state !== 'done' && state !== 'failed')) continue
+      this.announcement = `“${shorten(title, 80)}” ${state === 'done' ? 'is done' : 'could not be done'}`
+    }
+    this.elsewhere = elsewhere
   }
 
   #takeDownloads(downloads: Download[]): void {

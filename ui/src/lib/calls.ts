@@ -14,12 +14,10 @@ import type {
   PictureOf,
   Refusal,
   Relation,
-  Replacement,
   Settings,
   Snapshot,
   TableRow,
   TokenSlots,
-  Turn,
 } from './contract'
 
 /**
@@ -77,7 +75,6 @@ export const stopComparison = () => call<null>('stop_comparison')
 /** Does the runs that it lacks. */
 export const continueComparison = () => call<null>('continue_comparison')
 export const saveComparison = () => call<null>('save_comparison')
-export const replaceDocument = (how: Replacement) => call<null>('replace_document', { how })
 /** For the document that waits for its password; null gives it up. */
 export const unlockDocument = (password: string | null) => call<null>('unlock_document', { password })
 /** For the scan that waits for it; null gives it up. */
@@ -92,7 +89,7 @@ export const newConversation = () => call<null>('new_conversation')
 export const branchConversation = (turn: number) => call<null>('branch_conversation', { turn })
 /** Refused while a question or comparison runs. False: something else was chosen before it was loaded. */
 export const openConversation = (id: number) => call<boolean>('open_conversation', { id })
-export const readConversation = (id: number) => call<Turn[]>('read_conversation', { id })
+export const stopElsewhere = (id: number) => call<null>('stop_elsewhere', { id })
 /** An empty title restores the first question. */
 export const renameConversation = (id: number, title: string) => call<null>('rename_conversation', { id, title })
 export const pinConversation = (id: number, pinned: boolean) => call<null>('pin_conversation', { id, pinned })

@@ -366,9 +366,30 @@ beyondBox: boolean,
 suggestions: Array<string>, };
 
 /**
- * The user's decision about a file whose opening stops running work.
+ * A conversation that was left while it worked, until it is opened again.
  */
-export type Replacement = "keep" | "replace";
+export type Elsewhere = { 
+/**
+ * The conversation.
+ */
+conversation: number, 
+/**
+ * Its title.
+ */
+title: string, 
+/**
+ * What goes on there, or has ended.
+ */
+state: ElsewhereState, 
+/**
+ * How far the running question or comparison is.
+ */
+progress: Progress | null, };
+
+/**
+ * What goes on in a conversation that is not open.
+ */
+export type ElsewhereState = "waiting" | "answering" | "comparing" | "done" | "failed";
 
 /**
  * A file that is opened once the user has decided.
@@ -425,7 +446,7 @@ message: string | null, };
 /**
  * The whole state, for a page that has just loaded.
  */
-export type Snapshot = { settings: Settings, models: Array<ModelChoice>, model: ModelFacts | null, modelError: string | null, methods: Array<MethodFacts>, document: DocumentFacts | null, opening: string | null, pending: PendingFile | null, replacing: string | null, turns: Array<Turn>, conversations: Array<ConversationEntry>, conversation: number | null, comparison: Comparison | null, draft: string, thinking: boolean, worker: WorkerState, vault: Vault | null, unwritten: boolean, reading: ReadAhead | null, gpus: Gpus, saves: boolean, saveError: string | null, version: string, };
+export type Snapshot = { settings: Settings, models: Array<ModelChoice>, model: ModelFacts | null, modelError: string | null, methods: Array<MethodFacts>, document: DocumentFacts | null, opening: string | null, pending: PendingFile | null, elsewhere: Array<Elsewhere>, turns: Array<Turn>, conversations: Array<ConversationEntry>, conversation: number | null, comparison: Comparison | null, draft: string, thinking: boolean, worker: WorkerState, vault: Vault | null, unwritten: boolean, reading: ReadAhead | null, gpus: Gpus, saves: boolean, saveError: string | null, version: string, };
 
 /**
  * A conversation in the list: questions about one document, or about several read together.
@@ -507,7 +528,7 @@ export type NoticeKind = "error" | "info";
 /**
  * An event from the program to the page.
  */
-export type AppEvent = { "event": "worker", worker: WorkerState, } | { "event": "models", models: Array<ModelChoice>, settings: Settings, } | { "event": "model", model: ModelFacts | null, error: string | null, } | { "event": "opening", name: string | null, } | { "event": "recognising", done: number, pages: number, } | { "event": "document", document: DocumentFacts | null, turns: Array<Turn>, } | { "event": "conversations", conversations: Array<ConversationEntry>, current: number | null, } | { "event": "turn", turn: Turn, } | { "event": "turnRemoved", turn: number, } | { "event": "token", turn: number, text: string, attended: Array<[number, number]>, } | { "event": "progress", turn: number, progress: Progress, memory: Memory, } | { "event": "map", turn: number, layersDone: number, layers: number, } | { "event": "comparison", comparison: Comparison | null, } | { "event": "comparisonReference", comparison: number, result: ReferenceResult, } | { "event": "comparisonRun", comparison: number, run: number, result: RunResult, } | { "event": "comparisonProgress", comparison: number, run: number | null, sharing: number, progress: Progress, } | { "event": "comparisonEnded", comparison: number, state: ComparisonState, error: string | null, } | { "event": "thinking", thinking: boolean, } | { "event": "vault", vault: Vault | null, unwritten: boolean, } | { "event": "saving", saveError: string | null, } | { "event": "readAhead", reading: ReadAhead | null, } | { "event": "gpus", gpus: Gpus, } | { "event": "library", library: Library, } | { "event": "downloads", downloads: Array<Download>, } | { "event": "replacing", name: string | null, } | { "event": "pending", file: PendingFile | null, } | { "event": "drag", files: number, refusal: string | null, } | { "event": "notice", kind: NoticeKind, where: NoticePlace, message: string, };
+export type AppEvent = { "event": "worker", worker: WorkerState, } | { "event": "models", models: Array<ModelChoice>, settings: Settings, } | { "event": "model", model: ModelFacts | null, error: string | null, } | { "event": "opening", name: string | null, } | { "event": "recognising", done: number, pages: number, } | { "event": "document", document: DocumentFacts | null, turns: Array<Turn>, } | { "event": "conversations", conversations: Array<ConversationEntry>, current: number | null, } | { "event": "turn", turn: Turn, } | { "event": "turnRemoved", turn: number, } | { "event": "token", turn: number, text: string, attended: Array<[number, number]>, } | { "event": "progress", turn: number, progress: Progress, memory: Memory, } | { "event": "map", turn: number, layersDone: number, layers: number, } | { "event": "comparison", comparison: Comparison | null, } | { "event": "comparisonReference", comparison: number, result: ReferenceResult, } | { "event": "comparisonRun", comparison: number, run: number, result: RunResult, } | { "event": "comparisonProgress", comparison: number, run: number | null, sharing: number, progress: Progress, } | { "event": "comparisonEnded", comparison: number, state: ComparisonState, error: string | null, } | { "event": "thinking", thinking: boolean, } | { "event": "vault", vault: Vault | null, unwritten: boolean, } | { "event": "saving", saveError: string | null, } | { "event": "readAhead", reading: ReadAhead | null, } | { "event": "gpus", gpus: Gpus, } | { "event": "library", library: Library, } | { "event": "downloads", downloads: Array<Download>, } | { "event": "elsewhere", elsewhere: Array<Elsewhere>, } | { "event": "pending", file: PendingFile | null, } | { "event": "drag", files: number, refusal: string | null, } | { "event": "notice", kind: NoticeKind, where: NoticePlace, message: string, };
 
 /**
  * The state of a comparison.

@@ -16,17 +16,27 @@ use crate::work::{EngineHealth, Job, OpenDocument, OpenModel, parse_budget, with
 impl Dispatcher {
     /// Dispatches all deferred requests again after a change.
     pub(super) fn retry_waiting(&mut self) {
-        for request in std::mem::take(&mut self.waiting) {
-            self.dispatch(request);
+        for (request, document) in std::mem::take(&mut self.waiting) {
+            // A question stays one about the document for which it was asked.
+            let document = document.filter(|_| occupies_engine(&request));
+            let document = document.or_else(|| self.document.clone());
+            self.dispatch_about(request, document);
         }
     }
 
     /// Answers, refuses or defers a question, a comparison or an estimate.
     pub(super) fn dispatch(&mut self, request: Request) {
+        self.dispatch_about(request, self.document.clone());
+    }
+
+    fn dispatch_about(&mut self, request: Request, document: Option<Arc<OpenDocument>>) {
         let Some((ticket, what)) = request.about_document() else {
             return;
         };
-        let waits = self.waiting.iter().any(occupies_engine);
+        let waits = self
+            .waiting
+            .iter()
+            .any(|(request, _)| occupies_engine(request));
         if let Some(running) = self
             .running
             .as_ref()
@@ -37,13 +47,13 @@ impl Dispatcher {
             // The app asks for it again. A reading goes on after the section that is being read, which the question would
             // read otherwise.
             running.pause.request();
-            return self.waiting.push(request);
+            return self.waiting.push((request, document));
         }
         if occupies_engine(&request) && (self.running.is_some() || waits) {
             let why = "another question is being answered; wait for it or stop it, then ask again";
             return self.fail(Some(ticket), what, why);
         }
-        match (self.model.clone(), self.document.clone()) {
+        match (self.model.clone(), document) {
             (Some(model), Some(document)) => {
                 self.run_request(ticket, what, request, model, document)
             }
@@ -55,7 +65,7 @@ impl Dispatcher {
                 let why = "no document is open; open one first";
                 self.fail(Some(ticket), what, why);
             }
-            _ => self.waiting.push(request),
+            (_, document) => self.waiting.push((request, document)),
         }
     }
 
@@ -69,7 +79,9 @@ impl Dispatcher {
         document: Arc<OpenDocument>,
     ) {
         match request {
-            Request::Estimate { .. } if self.length.is_none() => self.waiting.push(request),
+            Request::Estimate { .. } if self.length.is_none() => {
+                self.waiting.push((request, None));
+            }
             Request::Estimate { of, turns, .. } => {
                 let estimate = with_cache_type(&model.engine, of.cache.as_deref())
                     .and_then(|engine| self.estimate(&engine, &document, &of, &turns));
@@ -192,9 +204,13 @@ impl Dispatcher {
             let (of, what) = request.about_document()?;
             (of == ticket && occupies_engine(request)).then_some(what)
         };
-        let what = self.waiting.iter().find_map(of_ticket);
+        let what = self
+            .waiting
+            .iter()
+            .find_map(|(request, _)| of_ticket(request));
         if let Some(what) = what {
-            self.waiting.retain(|request| of_ticket(request).is_none());
+            self.waiting
+                .retain(|(request, _)| of_ticket(request).is_none());
             self.report_stopped(Some(ticket), what);
         }
     }

@@ -5,8 +5,9 @@ use std::io::{PipeReader, pipe};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::channel;
 
+use kept_engine::MethodSpec;
 use kept_engine::documents::Document;
-use kept_worker::protocol::read_message;
+use kept_worker::protocol::{AskRequest, EstimateRequest, read_message};
 
 use super::*;
 use crate::work::EngineHealth;
@@ -96,4 +97,53 @@ fn model_is_reopened_after_a_panic() {
         matches!(reply, Reply::Tokens { refusal: None, .. }),
         "{reply:?}"
     );
+}
+
+/// The app opens another document while a question waits for a section of the first to be read.
+#[test]
+fn question_is_about_the_document_that_was_open_when_it_was_asked() {
+    let (mut replies, say) = at_work(|_| false);
+    say(open("mini"));
+    say(adopt(&"The tide was low. ".repeat(500)));
+    let counted = |replies: &mut PipeReader| loop {
+        if let Reply::Tokens { tokens, .. } = next(replies) {
+            return tokens;
+        }
+    };
+    let tokens = counted(&mut replies);
+    let of = EstimateRequest {
+        method: MethodSpec::plain("snapkv"),
+        budget: None,
+        cache: None,
+        memory: None,
+        max_tokens: None,
+    };
+    let request = |request| Input::Request(request, Vec::new());
+    say(request(Request::ReadDocument { ticket: 1, of }));
+    let ask = AskRequest {
+        turns: Vec::new(),
+        instructions: String::new(),
+        question: "When?".to_owned(),
+        method: MethodSpec::plain("snapkv"),
+        budget: None,
+        max_tokens: 1,
+        temperature: 0.0,
+        seed: 0,
+        repeat_penalty: None,
+        thinking: false,
+        cache: None,
+        memory: None,
+    };
+    say(request(Request::Ask { ticket: 2, ask }));
+    say(adopt("The quay was dry."));
+    let read = loop {
+        match next(&mut replies) {
+            Reply::Prompt {
+                document_tokens, ..
+            } => break document_tokens,
+            Reply::Failed { what, message, .. } => assert_eq!(what, Failure::Read, "{message}"),
+            _ => {}
+        }
+    };
+    assert_eq!(read, tokens);
 }

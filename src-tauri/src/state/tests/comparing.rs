@@ -8,7 +8,7 @@ use kept_worker::protocol::Failure;
 use serde_json::Value;
 
 use super::*;
-use crate::contract::{ComparisonState, Place, RefusalCode, TurnState};
+use crate::contract::{ComparisonState, ElsewhereState, Place, RefusalCode, TurnState};
 use crate::messages;
 use crate::state::{ComparedMaps, Loaded, StoredComparison};
 
@@ -302,7 +302,7 @@ fn a_comparison_is_stored_run_by_run_and_returns_with_its_document() {
     let comparison = story.state.snapshot().comparison.expect("a comparison");
     assert_eq!(comparison.state, ComparisonState::Stopped);
     // A second conversation about the same document has it too.
-    story.state.new_conversation().expect("begun");
+    story.state.new_conversation();
     assert!(story.state.snapshot().comparison.is_some());
 }
 
@@ -336,13 +336,18 @@ fn what_cannot_be_compared_is_refused_with_a_sentence() {
 }
 
 #[test]
-fn a_comparison_goes_with_its_document_and_a_question_waits_for_its_end() {
+fn a_comparison_goes_on_without_its_document_and_a_question_waits_for_its_end() {
     let (mut story, id) = begun();
     story.look();
     story.state.open_sample();
     let effects = story.look();
-    assert!(effects.iter().any(|effect| matches!(effect,
-        Effect::Worker { request: Request::Stop { ticket }, .. } if *ticket == id)));
+    assert!(!effects.iter().any(|effect| matches!(
+        effect,
+        Effect::Worker {
+            request: Request::Stop { .. },
+            ..
+        }
+    )));
     assert!(effects.iter().any(|effect| matches!(
         effect,
         Effect::Page(AppEvent::Comparison { comparison: None })
@@ -353,24 +358,38 @@ fn a_comparison_goes_with_its_document_and_a_question_waits_for_its_end() {
         .ask("Why?", Choice::plain("snapkv", None), Relation::default());
     assert!(turn.is_ok());
     assert_eq!(story.requests(), [], "the worker is still busy");
-    story.hear(run(id, 0, Ok(figures())));
-    stopped(&mut story, id);
+    story.hear_bytes(reference(id), &[1, 0, 0, 0]);
+    story.hear_bytes(run(id, 0, Ok(figures())), &[7]);
+    assert_eq!(
+        saved(&mut story),
+        ["0 done", "None [1, 0, 0, 0]", "1 done", "Some(0) [7]"]
+    );
+    let elsewhere = |story: &mut Story| {
+        let all = story.state.snapshot().elsewhere.into_iter();
+        all.map(|left| (left.title, left.state)).collect::<Vec<_>>()
+    };
+    let compared = |state| [("Why?".to_owned(), state)];
+    assert_eq!(elsewhere(&mut story), compared(ElsewhereState::Comparing));
+    story.hear(Reply::Compared { ticket: id });
     assert!(matches!(story.requests().as_slice(), [Request::Ask { .. }]));
-}
-
-#[test]
-fn a_file_dropped_while_methods_are_compared_waits_for_a_word() {
-    let (mut story, _) = begun();
-    story.look();
-    story.state.open_path("/a.txt".into());
-    assert_eq!(story.requests(), []);
-    story
-        .state
-        .replace_document(crate::contract::Replacement::Replace);
-    assert!(matches!(
-        story.requests().as_slice(),
-        [Request::OpenDocument { .. }]
-    ));
+    assert_eq!(elsewhere(&mut story), compared(ElsewhereState::Done));
+    // Opened again, its results are those in memory.
+    let conversation = story.state.snapshot().elsewhere[0].conversation;
+    story.state.choose_conversation(conversation).expect("one");
+    let loaded = Loaded {
+        conversation,
+        document: story.state.document().expect("open").clone(),
+        comparison: None,
+        turns: Vec::new(),
+    };
+    assert_eq!(story.state.conversation_loaded(loaded), Ok(true));
+    let comparison = story.state.snapshot().comparison.expect("a comparison");
+    assert_eq!(
+        (comparison.id, comparison.state),
+        (id, ComparisonState::Done)
+    );
+    let left = elsewhere(&mut story);
+    assert_eq!(left, [("Why?".to_owned(), ElsewhereState::Answering)]);
 }
 
 /// One method twice, with different parameters: both reach the engine, and the export distinguishes them.

@@ -89,18 +89,13 @@ fn a_new_conversation_has_the_same_document_and_sees_no_earlier_turn() {
     let mut story = Story::ready();
     converse(&mut story, "One?");
     let document = story.document();
-    story.state.new_conversation().expect("begun");
+    story.state.new_conversation();
     assert_eq!(saved(&mut story), ["open None"]);
     let snapshot = story.state.snapshot();
     assert_eq!(snapshot.document, document);
     assert_eq!((snapshot.turns, snapshot.conversation), (vec![], None));
     converse(&mut story, "Two?");
     assert_eq!(list(&mut story).len(), 2);
-    story.ask("Three?");
-    assert_eq!(
-        story.state.new_conversation(),
-        Err(messages::BUSY.to_owned())
-    );
 }
 
 #[test]
@@ -126,12 +121,10 @@ fn a_conversation_is_opened_with_its_document_and_turns() {
     assert_eq!(snapshot.turns, first.turns);
     assert_eq!(snapshot.conversation, Some(first.conversation));
     // The same document again needs no transfer.
+    story.state.new_conversation();
     story.state.show_conversation(first.clone()).expect("shown");
     assert_eq!(story.requests(), []);
-    // Neither during a question nor after a deletion.
-    story.ask("Three?");
-    let refused = story.state.show_conversation(first.clone());
-    assert_eq!(refused, Err(messages::BUSY.to_owned()));
+    // Not after a deletion.
     story.delete();
     let refused = story.state.show_conversation(first);
     assert_eq!(refused, Err(messages::NO_CONVERSATION.to_owned()));
@@ -142,10 +135,10 @@ fn of_the_conversations_that_are_being_loaded_the_last_one_chosen_is_opened() {
     let mut story = Story::ready();
     converse(&mut story, "One?");
     let one = loaded(&mut story);
-    story.state.new_conversation().expect("begun");
+    story.state.new_conversation();
     converse(&mut story, "Two?");
     let two = loaded(&mut story);
-    story.state.new_conversation().expect("begun");
+    story.state.new_conversation();
     let (first, second) = (one.conversation, two.conversation);
     let choose = |story: &mut Story, id| story.state.choose_conversation(id).expect("there");
     let opens = |story: &mut Story, of: &Loaded| {
@@ -158,11 +151,9 @@ fn of_the_conversations_that_are_being_loaded_the_last_one_chosen_is_opened() {
     assert_eq!(opens(&mut story, &two), (true, Some(second)));
     assert_eq!(opens(&mut story, &one), (false, Some(second)));
     // What the user does meanwhile counts: a stop, a new conversation, a file.
-    let meanwhile: [fn(&mut AppState); 3] = [
-        AppState::stop,
-        |state| state.new_conversation().expect("begun"),
-        |state| state.open_path("/a.txt".into()),
-    ];
+    let meanwhile: [fn(&mut AppState); 3] = [AppState::stop, AppState::new_conversation, |state| {
+        state.open_path("/a.txt".into())
+    }];
     for act in meanwhile {
         choose(&mut story, first);
         act(&mut story.state);
@@ -183,6 +174,7 @@ fn a_turn_that_a_kill_interrupted_is_failed_when_its_conversation_is_opened() {
     let mut killed = loaded(&mut story);
     killed.turns[0].state = TurnState::Answering;
     story.state.worker_died("It ended.");
+    story.state.new_conversation();
     story.look();
     story.state.show_conversation(killed).expect("shown");
     assert_eq!(story.turn().error.as_deref(), Some(CLOSED_BEFORE_END));
@@ -190,6 +182,7 @@ fn a_turn_that_a_kill_interrupted_is_failed_when_its_conversation_is_opened() {
     assert!(story.look().iter().any(failed));
     let mut waited = loaded(&mut story);
     waited.turns[0].state = TurnState::Waiting;
+    story.state.new_conversation();
     story.state.show_conversation(waited).expect("shown");
     assert_eq!(
         story.turn().error.as_deref(),
@@ -247,7 +240,7 @@ fn titles_and_pins_are_kept_and_sorted() {
 fn deleted_conversations_are_restored_in_any_order() {
     let mut story = Story::ready();
     converse(&mut story, "One?");
-    story.state.new_conversation().expect("begun");
+    story.state.new_conversation();
     converse(&mut story, "Two?");
     story.look();
     story.delete();
@@ -288,7 +281,7 @@ fn a_shared_document_is_not_extended() {
     let mut story = Story::ready();
     converse(&mut story, "One?");
     let first = story.document().expect("open").id;
-    story.state.new_conversation().expect("begun");
+    story.state.new_conversation();
     converse(&mut story, "Two?");
     story.state.add_path("/b.txt".into());
     let reply = Reply::Document {

@@ -4,7 +4,7 @@ use kept_engine::Finish;
 use kept_worker::protocol::{Failure, FaultCode};
 
 use super::*;
-use crate::contract::{FileNeeds, PendingFile, Replacement};
+use crate::contract::{FileNeeds, PendingFile};
 use crate::messages;
 use crate::state::Open;
 
@@ -182,19 +182,10 @@ fn a_locked_document_waits_for_its_password() {
 }
 
 #[test]
-fn a_file_opened_while_an_answer_is_written_waits_for_a_decision() {
+fn a_file_opened_while_an_answer_is_written_does_not_stop_it() {
     let mut story = Story::ready();
     let (_, ticket) = story.ask("Why?");
     story.state.open_path("/home/ann/a b.pdf".into());
-    let asked = story.events();
-    assert_eq!(
-        asked,
-        [AppEvent::Replacing {
-            name: Some("a b.pdf".into())
-        }],
-        "something still runs: a person decides"
-    );
-    story.state.replace_document(Replacement::Replace);
     assert_eq!(story.state.snapshot().opening.as_deref(), Some("a b.pdf"));
     assert!(
         story.document().is_some_and(|d| d.sample),
@@ -202,12 +193,12 @@ fn a_file_opened_while_an_answer_is_written_waits_for_a_decision() {
     );
     assert_eq!(story.requests(), [open_document("/home/ann/a b.pdf")]);
     story.hear_bytes(document("a b.pdf"), "text é".as_bytes());
-    assert_eq!(story.requests(), [Request::Stop { ticket }]);
+    assert_eq!(story.requests(), []);
     let snapshot = story.state.snapshot();
     assert_eq!((snapshot.opening, snapshot.turns.len()), (None, 0));
     let facts = snapshot.document.expect("the file");
     assert_eq!((facts.name.as_str(), facts.length), ("a b.pdf", 6));
-    story.hear(answered(ticket, "late", Finish::Stopped));
+    story.hear(answered(ticket, "late", Finish::End));
     assert!(story.state.snapshot().turns.is_empty());
 }
 
@@ -325,21 +316,6 @@ fn a_name_that_is_no_unicode_is_refused_with_a_sentence() {
     let notices = story.notices();
     assert!(notices[0].contains("not valid Unicode"), "{notices:?}");
     assert_eq!(story.state.snapshot().opening, None);
-}
-
-#[test]
-fn a_file_that_slipped_does_not_cost_the_answer_that_is_being_written() {
-    let mut story = Story::ready();
-    let (_, ticket) = story.ask("Why?");
-    story.state.open_path("/slipped.pdf".into());
-    story.state.replace_document(Replacement::Keep);
-    assert_eq!(story.requests(), [], "nothing is stopped, nothing opened");
-    story.hear(answered(ticket, "Because", Finish::End));
-    assert_eq!(story.turn().answer, "Because");
-    // No file waits any more.
-    story.look();
-    story.state.replace_document(Replacement::Replace);
-    assert_eq!(story.requests(), []);
 }
 
 #[test]

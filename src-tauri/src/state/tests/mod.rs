@@ -12,6 +12,7 @@ mod models;
 mod neutral;
 mod queue;
 mod reading_ahead;
+mod switching;
 mod vault;
 
 use std::time::{Duration, Instant};

@@ -1,0 +1,307 @@
+//! From one conversation to another. What runs or waits in the one that is left goes on, and the page says how far it is:
+//! it stays in memory until it is opened again.
+
+use std::sync::Arc;
+
+use kept_worker::protocol::Request;
+
+use super::AppState;
+use super::conversation::{Loaded, interrupt};
+use super::document::OpenDocument;
+use super::effect::Save;
+use super::parts::{Compared, Left, OpenConversation};
+use crate::contract::{AppEvent, ComparisonState, Elsewhere, ElsewhereState, TurnState};
+
+impl AppState {
+    /// Chooses the conversation `id`, which [`AppState::conversation_loaded`] opens. It takes the place of one that is
+    /// still being loaded, and of a file that is being opened.
+    ///
+    /// # Errors
+    /// One sentence, if there is none.
+    pub fn choose_conversation(&mut self, id: u64) -> Result<(), String> {
+        self.conversation_mut(id)?;
+        self.stop_opening();
+        self.conversations.chosen = Some(id);
+        Ok(())
+    }
+
+    /// Opens a conversation, if it is still the chosen one. Returns whether it is.
+    ///
+    /// # Errors
+    /// As [`AppState::choose_conversation`].
+    pub fn conversation_loaded(&mut self, loaded: Loaded) -> Result<bool, String> {
+        if self.conversations.chosen != Some(loaded.conversation) {
+            return Ok(false);
+        }
+        self.show_conversation(loaded)?;
+        Ok(true)
+    }
+
+    /// Opens a conversation in place of the open one. One that was left goes on.
+    ///
+    /// # Errors
+    /// As [`AppState::choose_conversation`].
+    pub(super) fn show_conversation(&mut self, loaded: Loaded) -> Result<(), String> {
+        let Loaded {
+            conversation,
+            document,
+            comparison,
+            mut turns,
+        } = loaded;
+        self.conversation_mut(conversation)?;
+        self.stop_opening();
+        if self.open.conversation == Some(conversation) {
+            return Ok(());
+        }
+        let left = self.take_left(conversation);
+        let (left, compared) = left.map_or((None, None), |left| {
+            (Some(left.conversation), left.compared)
+        });
+        let known = left.as_ref().and_then(|left| left.document.clone());
+        let document = known.unwrap_or(document);
+        let id = document.facts.id;
+        let is_other = !self.open.is_about(id);
+        self.leave_conversation(Some(document));
+        match left {
+            Some(left) => {
+                self.set_thinking(left.thinking);
+                self.open = left;
+            }
+            None => {
+                let interrupted = interrupt(&mut turns);
+                self.set_thinking(turns.last().is_some_and(|turn| turn.thinking));
+                self.open.conversation = Some(conversation);
+                self.open.turns = turns;
+                for turn in interrupted {
+                    self.save_turn(turn.id);
+                }
+            }
+        }
+        if is_other {
+            match compared.or_else(|| self.take_compared(id)) {
+                Some(compared) => self.set_comparison(compared),
+                None => self.load_comparison(comparison),
+            }
+            self.send_document();
+        }
+        self.save_open();
+        self.emit_document();
+        self.emit_conversations();
+        self.emit_elsewhere();
+        self.emit_running();
+        if let Some(last) = self.open.turns.last().filter(|turn| !turn.has_lift) {
+            self.want_neutral(last.id);
+        }
+        Ok(())
+    }
+
+    /// Sends how far the question of the conversation that was just opened is.
+    fn emit_running(&mut self) {
+        if self.running_here().is_some() {
+            self.emit_progress();
+            self.emit_map();
+        }
+    }
+
+    /// Leaves the open conversation, which remains in the list, for a new one about `document`.
+    pub(super) fn leave_conversation(&mut self, document: Option<Arc<OpenDocument>>) {
+        self.flush_text();
+        self.conversations.chosen = None;
+        self.forget_pending();
+        self.forget_neutral();
+        self.forget_levels();
+        let next = document.as_ref().map(|document| document.facts.id);
+        let is_other = next
+            != self
+                .open
+                .document
+                .as_ref()
+                .map(|document| document.facts.id);
+        let compared = is_other.then(|| std::mem::take(&mut self.compared));
+        // One that has not begun is given up.
+        let begun = |compared: &Compared| compared.ticket().is_some() && compared.held.is_none();
+        let compared = compared.filter(begun);
+        let opened = OpenConversation {
+            document,
+            ..OpenConversation::default()
+        };
+        let conversation = std::mem::replace(&mut self.open, opened);
+        if self.works_in(&conversation) || compared.is_some() {
+            self.left.push(Left {
+                conversation,
+                compared,
+                stopped: false,
+            });
+        }
+        self.set_thinking(false);
+        self.forget_maps();
+        self.emit_elsewhere();
+        if is_other {
+            self.reset_reading();
+            self.title();
+        }
+    }
+
+    /// Takes the conversation `id` out of those that were left.
+    pub(super) fn take_left(&mut self, id: u64) -> Option<Left> {
+        let is_it = |left: &Left| left.conversation.conversation == Some(id);
+        let at = self.left.iter().position(is_it)?;
+        Some(self.left.remove(at))
+    }
+
+    /// Takes the comparison of `document` out of a conversation that was left.
+    pub(super) fn take_compared(&mut self, document: u64) -> Option<Compared> {
+        let mut left = self.left.iter_mut();
+        let of = left.find(|left| left.compared.is_some() && left.conversation.is_about(document));
+        of?.compared.take()
+    }
+
+    /// Stops what runs in the conversation `id`, which was left, or forgets that it has ended.
+    pub fn stop_elsewhere(&mut self, id: u64) {
+        let mut all = self.left.iter_mut();
+        let Some(left) = all.find(|left| left.conversation.conversation == Some(id)) else {
+            return;
+        };
+        left.stopped = true;
+        let waiting: Vec<u64> = (left.conversation.queue.drain(..))
+            .map(|queued| queued.turn)
+            .collect();
+        let compared = left.compared.as_ref().and_then(Compared::ticket);
+        let running = self.running.as_ref();
+        let asked = running.filter(|r| r.turn.is_some_and(|turn| left.conversation.holds(turn)));
+        if let Some(ticket) = compared.or(asked.map(|running| running.ticket)) {
+            self.send(Request::Stop { ticket }, None);
+        }
+        for turn in waiting {
+            self.end_turn(turn, TurnState::Stopped, |_| {});
+        }
+        self.emit_elsewhere();
+    }
+
+    /// Ends what runs in a conversation that was deleted after it was left.
+    pub(super) fn end_left(&mut self, left: Left) {
+        if let Some(ticket) = left.compared.as_ref().and_then(Compared::ticket) {
+            self.send(Request::Stop { ticket }, None);
+        }
+        self.end_questions(left.conversation);
+        self.emit_elsewhere();
+    }
+
+    /// Ends the questions of a conversation that is no longer in memory.
+    pub(super) fn end_questions(&mut self, ended: OpenConversation) {
+        if let Some(running) = &mut self.running
+            && let Some(turn) = running.turn
+            && ended.holds(turn)
+        {
+            running.turn = None;
+            let ticket = running.ticket;
+            self.forget_map(turn);
+            self.send(Request::Stop { ticket }, None);
+        }
+        let Some(conversation) = ended.conversation else {
+            return;
+        };
+        for mut turn in ended.turns {
+            if turn.state.is_open() {
+                turn.state = TurnState::Stopped;
+                turn.has_map = false;
+                let turn = Box::new(turn);
+                self.save(Save::Turn { conversation, turn });
+            }
+        }
+    }
+
+    /// Whether a question of `conversation` runs or waits.
+    pub(super) fn works_in(&self, conversation: &OpenConversation) -> bool {
+        let running = self.running.as_ref().and_then(|running| running.turn);
+        !conversation.queue.is_empty() || running.is_some_and(|turn| conversation.holds(turn))
+    }
+
+    /// Whether a question of the open conversation runs or waits, or its document is compared.
+    pub(super) fn open_works(&self) -> bool {
+        self.works_in(&self.open) || self.compared.ticket().is_some()
+    }
+
+    /// The open conversation, then those that were left.
+    pub(super) fn in_memory(&self) -> impl Iterator<Item = &OpenConversation> {
+        let left = self.left.iter().map(|left| &left.conversation);
+        std::iter::once(&self.open).chain(left)
+    }
+
+    pub(super) fn in_memory_mut(&mut self) -> impl Iterator<Item = &mut OpenConversation> {
+        let left = self.left.iter_mut().map(|left| &mut left.conversation);
+        std::iter::once(&mut self.open).chain(left)
+    }
+
+    /// The conversation of a turn that runs or waits, or of the open one.
+    pub(super) fn conversation_of(&self, turn: u64) -> Option<&OpenConversation> {
+        self.in_memory().find(|known| known.holds(turn))
+    }
+
+    /// The comparison of the open document, then those of documents that were left.
+    pub(super) fn comparisons(&self) -> impl Iterator<Item = &Compared> {
+        let left = self.left.iter().filter_map(|left| left.compared.as_ref());
+        std::iter::once(&self.compared).chain(left)
+    }
+
+    pub(super) fn comparisons_mut(&mut self) -> impl Iterator<Item = &mut Compared> {
+        let left = self.left.iter_mut();
+        std::iter::once(&mut self.compared).chain(left.filter_map(|left| left.compared.as_mut()))
+    }
+
+    pub(super) fn emit_elsewhere(&mut self) {
+        let mut left = std::mem::take(&mut self.left);
+        left.retain(|left| {
+            let compared = left.compared.as_ref().and_then(Compared::ticket);
+            !left.stopped || compared.is_some() || self.works_in(&left.conversation)
+        });
+        self.left = left;
+        let elsewhere = self.elsewhere();
+        self.emit(AppEvent::Elsewhere { elsewhere });
+    }
+
+    /// What goes on in conversations that are not open, or has ended there.
+    pub(super) fn elsewhere(&self) -> Vec<Elsewhere> {
+        let left = self.left.iter().filter(|left| !left.stopped);
+        left.filter_map(|left| self.seen(left)).collect()
+    }
+
+    fn seen(&self, left: &Left) -> Option<Elsewhere> {
+        let conversation = left.conversation.conversation?;
+        let mut all = self.conversations.all.iter();
+        let title = all.find(|known| known.id == conversation)?.title.clone();
+        let running = self
+            .running
+            .as_ref()
+            .filter(|running| (running.turn).is_some_and(|turn| left.conversation.holds(turn)));
+        let comparison = left.compared.as_ref().and_then(|c| c.comparison.as_ref());
+        let (state, progress) = match (comparison, running) {
+            (Some(comparison), _) if comparison.state == ComparisonState::Running => {
+                (ElsewhereState::Comparing, comparison.progress)
+            }
+            (_, Some(running)) => (
+                ElsewhereState::Answering,
+                running.progress.map(|(progress, _)| progress),
+            ),
+            _ if !left.conversation.queue.is_empty() => (ElsewhereState::Waiting, None),
+            (comparison, _) => {
+                let last = left.conversation.turns.last();
+                let failed = match comparison {
+                    Some(comparison) => comparison.state == ComparisonState::Failed,
+                    None => last.is_some_and(|turn| turn.state == TurnState::Failed),
+                };
+                let state = match failed {
+                    true => ElsewhereState::Failed,
+                    false => ElsewhereState::Done,
+                };
+                (state, None)
+            }
+        };
+        Some(Elsewhere {
+            conversation,
+            title,
+            state,
+            progress,
+        })
+    }
+}
