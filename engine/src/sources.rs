@@ -161,8 +161,8 @@ impl Passages {
     }
 }
 
-/// The passages that the answer `text` stands on: those with the most evidence in descending order, then further ones
-/// that a sentence stands on; and for each sentence its passage, where that is clear.
+/// The passages that the answer `text` stands on: those of its sentences in their order, then further ones with the most
+/// evidence in descending order; and for each sentence its passage, where that is clear.
 pub(crate) fn sources(
     document: &Document,
     prompt: &Prompt,
@@ -171,7 +171,7 @@ pub(crate) fn sources(
 ) -> (Vec<Source>, Vec<Citation>) {
     let passages = Passages::new(document, prompt, votes);
     let total: f32 = passages.evidence.iter().sum();
-    let mut chosen = passages.best();
+    let mut chosen = Vec::new();
     let mut citations = Vec::new();
     let mut begin = 0;
     for sentence in sentences(text) {
@@ -188,6 +188,11 @@ pub(crate) fn sources(
             });
         }
         begin = sentence.end;
+    }
+    for passage in passages.best() {
+        if !chosen.contains(&passage) {
+            chosen.push(passage);
+        }
     }
     let sources = chosen.into_iter().map(|passage| {
         let range = &passages.ranges[passage];
