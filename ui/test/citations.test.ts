@@ -51,6 +51,14 @@ describe('citations', () => {
     expect(show).toHaveBeenCalledExactlyOnceWith(0)
   })
 
+  it('stand behind the unit of a number', () => {
+    for (const said of ['It costs 1.248,60 €.', 'It is 12 %, as said.', 'It is 21 °C.']) {
+      const root = render(said)
+      withButtons(root, said, [{ end: said.length, source: 0 }], [source('a')], vi.fn())
+      expect(root.textContent.trim()).toBe(`${said}1`)
+    }
+  })
+
   it('leave tables and code as they are', () => {
     const said = '| a | b |\n|---|---|\n| One. | Two. |\n\n```py\nx = "One. Two."\n```\nThree.'
     const ends = [

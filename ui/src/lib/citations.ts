@@ -7,8 +7,8 @@ import { renderedWords } from './attended'
 import { pageName } from './blocks'
 import { parted } from './thoughts'
 
-/** Signs that belong to the word before them. */
-const SIGNS = /^[^\s\p{L}\p{N}]+/u
+/** Signs that belong to the word before them, and a unit behind a number. */
+const SIGNS = /^(?:[^\s\p{L}\p{N}]|\s(?=[\p{Sc}%‰°]))+/u
 
 /** Whether the cards of two passages would be the same: nothing tells them apart but their place in the text. */
 function alike(one: Source, other: Source): boolean {
