@@ -453,7 +453,7 @@ describe('the view', () => {
     }
     kept.app.apply({ event: 'comparisonProgress', comparison: 7, run: null, sharing: 1, progress })
     flushSync()
-    expect(find('compare-now')?.textContent).toBe('Reading with the full cache: 30 % done, 15 s left')
+    expect(find('compare-now')?.textContent).toBe('Reading with the full cache: 30 % done, 15 s left for this reading')
     kept.app.apply({ event: 'comparisonReference', comparison: 7, result: whole.reference! })
     kept.app.apply({ event: 'comparisonRun', comparison: 7, run: 0, result: whole.runs[0]!.result! })
     // Events of another comparison are ignored.
