@@ -18,6 +18,7 @@ export type Command =
   | 'models'
   | 'sidebar'
   | 'new'
+  | 'close'
   | 'search'
   | 'larger'
   | 'smaller'
@@ -31,6 +32,7 @@ const CONTROL = new Map<string, Command>([
   ['f', 'find'],
   ['b', 'sidebar'],
   ['n', 'new'],
+  ['w', 'close'],
   ['k', 'search'],
   ['t', 'table'],
   ['g', 'grid'],
@@ -86,6 +88,7 @@ export const SHORTCUTS: readonly [string, string][] = [
   ['Esc', 'Stop reading or answering; close what is open'],
   ['Ctrl + L  or any letter', 'Write a question'],
   ['Ctrl + N', 'New conversation'],
+  ['Ctrl + W', 'Close the document'],
   ['Ctrl + K', 'Search conversations and documents'],
   ['Ctrl + B', 'Show or hide the conversations'],
   ['Ctrl + O', 'Open a document'],
