@@ -112,3 +112,54 @@ fn the_methods_table_is_up_to_date() {
         "docs/methods.md is not what `kept methods --markdown` prints; run scripts/methods-table"
     );
 }
+
+/// Adds the names of all fields of `value`.
+fn names_in(value: &Value, names: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                names.insert(name.clone());
+                names_in(field, names);
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| names_in(value, names)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_name_in_json_is_documented() {
+    let root = golden::repository();
+    let page = std::fs::read_to_string(root.join("docs/json.md")).expect("the page");
+    let document = root.join("assets/sample.txt");
+    let document = document.to_str().expect("a path");
+    let about = ["--document", document, "--question", "Who is Ann Quorvin?"];
+    let qa = root.join("tests/qa/documents");
+    let qa = qa.to_str().expect("a path");
+    let method = ["--budgets", "25%", "--methods", "snapkv,ems"];
+    let needle = ["--lengths", "512", "--depths", "50", "--repeats", "1"];
+    let commands: [Vec<&str>; 5] = [
+        [
+            &["ask"],
+            &about[..],
+            &["--document", document, "--show-prompt"],
+        ]
+        .concat(),
+        [&["map"], &about[..], &["--budget", "25%"]].concat(),
+        [&["compare"], &about[..], &method].concat(),
+        [&["eval", "needle", "--data", qa], &method[..], &needle].concat(),
+        vec!["bench", "--prompt-tokens", "64", "--decode-tokens", "4"],
+    ];
+    for command in commands {
+        let json = ["--json", "--model", "mini"];
+        let printed = kept(command.iter().chain(&json)).json_lines();
+        let mut names = BTreeSet::new();
+        printed.iter().for_each(|line| names_in(line, &mut names));
+        assert!(!names.is_empty(), "{command:?} prints nothing");
+        names.retain(|name| !page.contains(&format!("`{name}`")));
+        assert!(
+            names.is_empty(),
+            "{command:?}: docs/json.md lacks {names:?}"
+        );
+    }
+}
