@@ -11,7 +11,7 @@ mod vaults;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use kept_engine::kernels::CacheType;
 use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::policies::{Budget, Parameters};
@@ -40,6 +40,27 @@ use crate::model::model_path;
 pub struct Arguments {
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Arguments {
+    /// The program's arguments.
+    ///
+    /// # Errors
+    /// clap's.
+    pub fn read() -> Result<Self, clap::Error> {
+        let mut command = taking_negative_numbers(Self::command());
+        let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+}
+
+/// Lets every option take a negative number: what is wrong with it, its own message says.
+fn taking_negative_numbers(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|argument| {
+        let takes = argument.get_action().takes_values();
+        argument.allow_negative_numbers(takes)
+    });
+    command.mut_subcommands(taking_negative_numbers)
 }
 
 #[derive(Debug, Subcommand)]
@@ -142,7 +163,7 @@ pub struct DeviceArguments {
 #[derive(Debug, Args)]
 pub struct ComputeArguments {
     /// CPU threads [default: all].
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
     #[command(flatten)]
     pub stretch: StretchArguments,

@@ -33,12 +33,14 @@ mod tokenize;
 mod use_model;
 mod vaults;
 
+use std::error::Error;
 use std::io::IsTerminal;
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::CommandFactory;
 use clap::error::{ContextKind, ErrorKind};
-use clap::{CommandFactory, Parser};
 use tracing_subscriber::filter::{EnvFilter, filter_fn};
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -54,7 +56,7 @@ fn main() -> ExitCode {
     kept_sandbox::enter(&tasks, kept_engine::kernels::OUT_OF_MEMORY);
     report_bugs_in_one_line();
     kept_engine::kernels::threads::configure(None);
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::read() {
         Ok(arguments) => arguments,
         Err(refusal) => return refuse_arguments(&refusal),
     };
@@ -94,6 +96,7 @@ fn refuse_arguments(refusal: &clap::Error) -> ExitCode {
     let text = refusal.to_string();
     let sentence = text.split("\n\n").next().unwrap_or_default();
     let sentence = sentence.strip_prefix("error: ").unwrap_or(sentence);
+    let sentence = about_number(refusal).unwrap_or_else(|| sentence.to_owned());
     // `kept vaults read`
     let (mut command, mut help) = (&Arguments::command(), String::new());
     for word in std::env::args().skip(1) {
@@ -107,9 +110,26 @@ fn refuse_arguments(refusal: &clap::Error) -> ExitCode {
         "" => "",
         _ => hint(refusal, command),
     };
-    let sentence = output::one_line(sentence);
+    let sentence = output::one_line(&sentence);
     output::say(&format!("error: {sentence}{way}; see kept{help} --help\n"));
     ExitCode::from(2)
+}
+
+/// The refusal of a value that is no number, or none of its type.
+fn about_number(refusal: &clap::Error) -> Option<String> {
+    let cause = refusal.source()?;
+    let expected = match cause.downcast_ref::<ParseIntError>() {
+        Some(cause) if *cause.kind() == IntErrorKind::PosOverflow => "a smaller number",
+        Some(_) => "a whole number from 0",
+        None => cause
+            .downcast_ref::<ParseFloatError>()
+            .map(|_| "a number")?,
+    };
+    let value = refusal.get(ContextKind::InvalidValue)?;
+    let option = refusal.get(ContextKind::InvalidArg)?;
+    Some(format!(
+        "invalid value '{value}' for '{option}': it takes {expected}"
+    ))
 }
 
 /// A hint for a file or question that was given without its option.

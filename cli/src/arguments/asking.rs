@@ -162,26 +162,26 @@ pub struct ChatArguments {
 #[derive(Debug, Args)]
 pub struct AnswerArguments {
     /// Longest answer, in tokens.
-    #[arg(long, default_value_t = Engine::DEFAULT_MAX_TOKENS, value_name = "N", allow_negative_numbers = true, value_parser = count)]
+    #[arg(long, default_value_t = Engine::DEFAULT_MAX_TOKENS, value_name = "N")]
     pub max_tokens: usize,
     /// Sampling temperature: 0 takes the most likely token; larger values give more varied answers.
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_parser = temperature)]
+    #[arg(long, default_value_t = 0.0, value_parser = temperature)]
     pub temperature: f64,
     /// Sample from the K most likely tokens only.
-    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = count)]
+    #[arg(long, value_name = "K")]
     pub top_k: Option<usize>,
     /// Sample from the most likely tokens that together have this probability.
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P")]
     pub top_p: Option<f64>,
     /// Sample from tokens with at least this share of the probability of the most likely token.
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P")]
     pub min_p: Option<f64>,
     /// Make tokens that the answer already contains less likely: 1 is off, 1.1 is usual against repetition, 2 is the
     /// maximum.
-    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    #[arg(long, value_name = "F")]
     pub repeat_penalty: Option<f64>,
     /// Seed of the sampling: the same seed gives the same answer.
-    #[arg(long, default_value_t = 0, allow_negative_numbers = true, value_parser = seed)]
+    #[arg(long, default_value_t = 0)]
     pub seed: u64,
     /// Let a model with a thinking mode think before it answers.
     #[arg(long)]
@@ -189,16 +189,6 @@ pub struct AnswerArguments {
     /// Print the prompt as the model sees it, in its chat template.
     #[arg(long)]
     pub show_prompt: bool,
-}
-
-fn count(text: &str) -> Result<usize, String> {
-    text.parse()
-        .map_err(|_| "it takes a whole number from 1".to_owned())
-}
-
-fn seed(text: &str) -> Result<u64, String> {
-    text.parse()
-        .map_err(|_| format!("it takes a whole number from 0 to {}", u64::MAX))
 }
 
 fn temperature(text: &str) -> Result<f64, String> {

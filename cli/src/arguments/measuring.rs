@@ -51,12 +51,7 @@ pub struct CompareArguments {
     #[arg(long, default_value = "", value_name = "[METHOD:]NAME=VALUE")]
     pub set: String,
     /// Longest answer of the full cache that the methods are compared along, in tokens.
-    #[arg(
-        long,
-        default_value_t = 64,
-        value_name = "N",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, default_value_t = 64, value_name = "N")]
     pub max_tokens: usize,
     #[command(flatten)]
     pub engine: MeasuredArguments,
@@ -102,10 +97,10 @@ pub struct BenchmarkArguments {
     )]
     pub budgets: String,
     /// Cases of each task, from the first [default: all].
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
     /// Longest prompt, in tokens: a longer one loses its middle [default: what the context length leaves].
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N")]
     pub length: Option<usize>,
     #[command(flatten)]
     pub engine: MeasuredArguments,
@@ -132,12 +127,7 @@ pub struct Gsm8kArguments {
     #[arg(long, value_name = "FOLDER")]
     pub data: PathBuf,
     /// Solved examples before each problem: the text that methods compress.
-    #[arg(
-        long,
-        default_value_t = 8,
-        value_name = "N",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, default_value_t = 8, value_name = "N")]
     pub shots: usize,
     #[command(flatten)]
     pub benchmark: BenchmarkArguments,
@@ -177,12 +167,7 @@ pub struct NeedleArguments {
     )]
     pub depths: String,
     /// Number of different facts and pieces of text for every length and depth.
-    #[arg(
-        long,
-        default_value_t = 1,
-        value_name = "N",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, default_value_t = 1, value_name = "N")]
     pub repeats: u64,
     #[command(flatten)]
     pub engine: MeasuredArguments,
@@ -219,12 +204,7 @@ pub struct QaArguments {
     )]
     pub budgets: String,
     /// Longest answer, in tokens.
-    #[arg(
-        long,
-        default_value_t = 48,
-        value_name = "N",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, default_value_t = 48, value_name = "N")]
     pub max_tokens: usize,
     #[command(flatten)]
     pub engine: MeasuredArguments,
@@ -258,7 +238,7 @@ pub struct PerplexityArguments {
     #[arg(long, value_name = "X,Y", allow_hyphen_values = true)]
     pub lengths: Option<String>,
     /// Tokens per chunk; 1 is token by token, as in the papers [default: 512, or what the context length leaves].
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N")]
     pub chunk: Option<usize>,
     #[command(flatten)]
     pub engine: MeasuredArguments,
