@@ -144,6 +144,11 @@ pub(crate) struct Architecture {
     pub qk_norm: QkNorm,
     /// `attn_norm` and a norm before the feed-forward.
     pub pre_norm: bool,
+    /// Norms before parts of a layer and before the output subtract the mean first (LayerNorm without a bias); the file
+    /// declares its epsilon as `layer_norm_epsilon`.
+    pub centred_norms: bool,
+    /// Attention and feed-forward of a layer have the same input, and one norm.
+    pub parallel: bool,
     /// `post_attention_norm`, `post_ffw_norm`: RMS norm of the output of attention and of the feed-forward, before it
     /// is added to the residual stream.
     pub sandwich: bool,
@@ -154,6 +159,8 @@ pub(crate) struct Architecture {
     /// Whether the file declares factors: `embedding_scale`, `residual_scale` (on what a layer adds), `logit_scale` (a
     /// divisor), and in some files `attention.scale`.
     pub multipliers: Part,
+    /// The file declares a factor on the logits, `logit_scale`.
+    pub logit_factor: bool,
     /// The file declares a factor on queries that grows with the position ([`crate::config::QueryScale`]), and a
     /// multiplier of YaRN's magnitude.
     pub scaled_queries: bool,

@@ -80,9 +80,17 @@ pub(crate) fn add_normed(
     add_assign(residual, added);
 }
 
-/// `out = norm(x)` for `x [rows, width]`; without a norm, a copy.
-pub(crate) fn normalise(config: &Config, norm: &Option<Vec<f32>>, x: &[f32], out: &mut [f32]) {
+/// `out = norm(x)` of the residual stream `x [rows, width]`; without a norm, a copy.
+pub(crate) fn normalise(config: &Config, norm: Option<&[f32]>, x: &[f32], out: &mut [f32]) {
     match norm {
+        Some(norm) if config.architecture.centred_norms => {
+            let rows = x.chunks_exact(norm.len());
+            for (x, out) in rows.zip(out.chunks_exact_mut(norm.len())) {
+                let mean = x.iter().sum::<f32>() / norm.len() as f32;
+                out.iter_mut().zip(x).for_each(|(out, x)| *out = x - mean);
+            }
+            rms_norm_in_place(out, norm, config.norm_eps);
+        }
         Some(norm) => rms_norm(x, norm, config.norm_eps, out),
         None => out.copy_from_slice(x),
     }

@@ -16,10 +16,10 @@
 //! projection adds directly to the residual stream if no bias, norm or factor comes between. Mixtures of experts:
 //! `experts.rs`. A pass for many rows copies floating-point weights as f32 and frees them when dropped.
 
-use kept_kernels::{RecurrentState, Stop, Stopped, rms_norm, soft_cap};
+use kept_kernels::{RecurrentState, Stop, Stopped, soft_cap};
 
 use crate::Config;
-use crate::arithmetic::{multiply, scale};
+use crate::arithmetic::{multiply, normalise, scale};
 use crate::model::Model;
 use crate::pass::LayerScratch;
 use crate::per_layer::{PerLayerScratch, PerLayerTask};
@@ -157,7 +157,7 @@ impl Model {
         let LayerScratch {
             normed, rounded, ..
         } = &mut scratch.layer;
-        rms_norm(residual, &self.output_norm, self.config.norm_eps, normed);
+        normalise(&self.config, Some(&self.output_norm), residual, normed);
         let product = (&Floats::mapped(&self.output), &mut *logits);
         multiply(normed, rounded, [product], &scratch.never).expect(NEVER);
         scale(logits, self.config.logit_scale);

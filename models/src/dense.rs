@@ -97,6 +97,9 @@ impl Model {
         if config.residual_scale != 1.0 || config.logit_scale != 1.0 {
             return Err("scaled residuals or logits");
         }
+        if config.architecture.centred_norms || config.architecture.parallel {
+            return Err("layers whose attention and feed-forward are parallel");
+        }
         match (config.architecture.pre_norm, config.architecture.qk_norm) {
             (false, _) => Err("layers without a norm before attention"),
             (true, QkNorm::Together) => Err("norms over several heads"),

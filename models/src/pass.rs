@@ -226,7 +226,12 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
             let last = rows.min(first + self.block.rows);
             let residual = &residual[first * width..last * width];
             let normed = &mut scratch.normed[..residual.len()];
-            normalise(self.config, &layer.attention_norm, residual, normed);
+            normalise(
+                self.config,
+                layer.attention_norm.as_deref(),
+                residual,
+                normed,
+            );
             let q = &mut q[first * q_width..last * q_width];
             let k = &mut k[first * kv_width..last * kv_width];
             let v = &mut v[first * kv_width..last * kv_width];
@@ -282,8 +287,16 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
             let last = rows.min(first + self.block.rows);
             let attention = &attention[first * q_width..last * q_width];
             let residual = &mut residual[first * width..last * width];
+            let tokens = tokens.get(first..last).unwrap_or(&[]);
+            let parallel = self.config.architecture.parallel;
+            if parallel {
+                // Before attention is added: both have the same input.
+                self.feed_forward(tokens, residual, stop)?;
+            }
             self.attention_block(attention, skipped + first, residual, stop)?;
-            self.feed_forward(tokens.get(first..last).unwrap_or(&[]), residual, stop)?;
+            if !parallel {
+                self.feed_forward(tokens, residual, stop)?;
+            }
         }
         Ok(())
     }
@@ -310,7 +323,12 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
             };
             let scratch = self.scratch.borrow_mut();
             let normed = &mut scratch.normed[..residual.len()];
-            normalise(self.config, &self.layer.attention_norm, residual, normed);
+            normalise(
+                self.config,
+                self.layer.attention_norm.as_deref(),
+                residual,
+                normed,
+            );
             let task = RecurrentTask {
                 config: self.config,
                 copies,

@@ -61,7 +61,7 @@ class Shape:
             return self.stem
         return {"mixtral": "llama", "gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "ministral3": "mistral3",
                 "olmo3": "olmo2", "lfm2_moe": "lfm2moe", "granitemoeshared": "granitemoe",
-                "granitemoehybrid": "granitehybrid", "ernie4_5_moe": "ernie4_5-moe"}.get(self.arch, self.arch)
+                "granitemoehybrid": "granitehybrid", "ernie4_5_moe": "ernie4_5-moe", "cohere": "command-r"}.get(self.arch, self.arch)
 
     @property
     def seed(self) -> int:
@@ -134,6 +134,10 @@ def layer_of_block(shape: Shape, block: int) -> int:
     return sum(kind not in "-E" for kind in blocks[:block + 1]) - 1
 
 
+COHERE = {"rope_parameters": PLAIN, "logit_scale": 0.25, "layer_norm_eps": 1e-5, "pad_token_id": 0}
+COHERE_KEYS = {"logit_scale": 0.25, "attention.layer_norm_epsilon": 1e-5}
+
+
 def exaone_layers(layers: int) -> list[str]:
     return ["sliding_attention" if (i + 1) % 4 else "full_attention" for i in range(layers)]
 
@@ -173,6 +177,9 @@ SHAPES = [
           layers=64,  # llama.cpp applies the window to models of 64 layers only
           heads=2, kv_heads=1, head_dim=8, width=16, hidden=16,
           keys={"attention.sliding_window": WINDOW}),
+    Shape("cohere", COHERE, name="command-r", head_dim=8, keys=COHERE_KEYS),
+    Shape("cohere2", COHERE | {"sliding_window": WINDOW, "layer_types": exaone_layers(8)}, layers=8, head_dim=8,
+          keys=COHERE_KEYS | {"attention.sliding_window": WINDOW}),
     Shape("ernie4_5", {"rope_parameters": PLAIN, "use_bias": False}),
     Shape("ernie4_5_moe", {"rope_parameters": PLAIN, "use_bias": False, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24,
                            "moe_num_shared_experts": 2, "moe_layer_start_index": 1}, name="ernie4_5-moe", head_dim=8,
@@ -269,7 +276,7 @@ SHAPES = [
                                              "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_group_count": 1}),
 ]
 CLASSES = {"llama": "Llama", "internlm2": "Llama", "exaone": "Llama", "minicpm": "Granite",  # of the same arithmetic
-           "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "glm4": "Glm4", "seed_oss": "SeedOss", "exaone4": "Exaone4", "ernie4_5": "Ernie4_5",
+           "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "glm4": "Glm4", "seed_oss": "SeedOss", "exaone4": "Exaone4", "cohere": "Cohere", "cohere2": "Cohere2", "ernie4_5": "Ernie4_5",
            "ernie4_5_moe": "Ernie4_5_Moe", "mixtral": "Mixtral", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText",
            "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
            "gemma4": "Gemma4Text", "smollm3": "SmolLM3", "ministral3": "Ministral3", "granite": "Granite", "olmo3": "Olmo3",
@@ -650,6 +657,16 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
     if shape.stem == "exaone4-windows":
         mistakes["no window"] = lambda m: window_all(m, None)
         mistakes["a window one too wide"] = lambda m: window_sliding(m, WINDOW + 1)
+    if shape.arch.startswith("cohere"):
+        mistakes["no factor on logits"] = lambda m: setattr(m, "logit_scale", 1.0)
+        mistakes["the mean is not subtracted"] = lambda m: [
+            setattr(x, "forward", rms(x)) for x in m.modules() if type(x).__name__.endswith("LayerNorm")]
+        mistakes["feed-forward after attention"] = lambda m: [setattr(x, "forward", one_after_the_other(x)) for x in m.model.layers]
+    if shape.arch == "cohere2":
+        mistakes["no window"] = lambda m: window_all(m, CONTEXT)
+        mistakes["a window one too wide"] = lambda m: window_sliding(m, WINDOW + 1)
+        mistakes["every layer rotated"] = lambda m: [
+            setattr(x.self_attn, "sliding_window", x.self_attn.sliding_window or CONTEXT) for x in m.model.layers] + [windowed(m)]
     if shape.arch == "ernie4_5_moe":
         def sparse_layers(change):
             return lambda m: [change(layer.mlp) for layer in m.model.layers[shape.hf["moe_layer_start_index"]:]]
@@ -785,6 +802,19 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         shown[what] = float(np.median(np.abs(wrong - right[-32:]).max(axis=-1) / np.abs(right[-32:]).max(axis=-1)))
     print("   mistakes show as", {k: round(v, 4) for k, v in shown.items()})
     assert not shown or min(shown.values()) > 5e-3, shown
+
+
+def rms(norm):
+    """The forward of a norm of Cohere that does not subtract the mean."""
+    return lambda x: norm.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon)
+
+
+def one_after_the_other(layer):
+    """The forward of a layer of Cohere whose feed-forward sees attention's output."""
+    def forward(x, **kwargs):
+        x = x + layer.self_attn(hidden_states=layer.input_layernorm(x), **kwargs)[0]
+        return x + layer.mlp(layer.input_layernorm(x))
+    return forward
 
 
 def window_all(model, window) -> None:

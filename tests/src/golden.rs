@@ -61,7 +61,7 @@ pub fn model(stem: &str) -> PathBuf {
 }
 
 /// The tiny models of `golden/architectures`, by file stem: one for each architecture.
-pub const ARCHITECTURES: [&str; 34] = [
+pub const ARCHITECTURES: [&str; 36] = [
     "llama-bias-yarn",
     "qwen2",
     "qwen3",
@@ -73,6 +73,8 @@ pub const ARCHITECTURES: [&str; 34] = [
     "internlm2",
     "minicpm",
     "exaone",
+    "command-r",
+    "cohere2",
     "ernie4_5",
     "ernie4_5-moe",
     "mixtral",

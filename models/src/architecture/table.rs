@@ -16,10 +16,13 @@ const LLAMA: Architecture = Architecture {
     output_bias: Part::Optional,
     qk_norm: QkNorm::None,
     pre_norm: true,
+    centred_norms: false,
+    parallel: false,
     sandwich: false,
     activation: Activation::Silu,
     scaled_embedding: false,
     multipliers: Part::Absent,
+    logit_factor: false,
     scaled_queries: false,
     wide_scale_layers: None,
     attention_cap: None,
@@ -96,6 +99,17 @@ const ERNIE: Architecture = Architecture {
     // ERNIE 4.5: 0.3B.
     name: "ernie4_5",
     pairing: Pairing::Neighbours,
+    ..PLAIN
+};
+
+const COHERE: Architecture = Architecture {
+    // Command R, R 08-2024 and Aya 23; the norms of queries and keys of Command R+ are refused.
+    name: "command-r",
+    pairing: Pairing::Neighbours,
+    centred_norms: true,
+    parallel: true,
+    logit_factor: true,
+    ffn_norm: "attn_norm.weight",
     ..PLAIN
 };
 
@@ -212,6 +226,17 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         },
         rope_freqs: true,
         ..PLAIN
+    },
+    COHERE,
+    Architecture {
+        // Command R7B, Command A and Aya Expanse.
+        name: "cohere2",
+        sliding: Sliding::Most {
+            period: 4,
+            window: None,
+            rope: WindowRope::OnlyWindows,
+        },
+        ..COHERE
     },
     ERNIE,
     Architecture {

@@ -89,7 +89,10 @@ impl Config {
             attention_scale: (multipliers.attention)
                 .unwrap_or_else(|| attention_scale(architecture, count, width, &heads)),
             residual_scale: multipliers.residual.unwrap_or(1.0),
-            logit_scale: multipliers.logits.map_or(1.0, f32::recip),
+            logit_scale: match architecture.logit_factor {
+                true => logit_factor(&keys)?,
+                false => multipliers.logits.map_or(1.0, f32::recip),
+            },
             query_scale: query_scale(&keys, architecture, context)?,
             attention_cap: cap(&keys, "attn_logit_softcapping", architecture.attention_cap)?,
             logit_cap: cap(&keys, "final_logit_softcapping", architecture.logit_cap)?,
@@ -304,6 +307,16 @@ fn multipliers(keys: &Keys<'_>, architecture: &Architecture) -> Result<Multiplie
     })
 }
 
+/// The factor on the logits of an architecture whose files declare it; 0 is none, as in llama.cpp.
+fn logit_factor(keys: &Keys<'_>) -> Result<f32, ModelError> {
+    const KEY: &str = "logit_scale";
+    let factor = keys.non_negative(KEY)?;
+    match factor.ok_or_else(|| missing(&keys.full(KEY)))? {
+        0.0 => Ok(1.0),
+        factor => Ok(factor as f32),
+    }
+}
+
 /// The factor on queries of an architecture whose files declare it.
 fn query_scale(
     keys: &Keys<'_>,
@@ -390,9 +403,9 @@ fn refuse_unsupported_keys(keys: &Keys<'_>, architecture: &Architecture) -> Resu
         ("attention.output_scale", &[0.0, 1.0]),
         ("rope.scaling.alpha", &[0.0]),
     ];
+    let logit_scale: &[(&str, &[f64])] = &[("logit_scale", &[0.0, 1.0])];
     let multipliers: &[(&str, &[f64])] = &[
         ("attention.scale", &[0.0]),
-        ("logit_scale", &[0.0, 1.0]),
         ("residual_scale", &[0.0, 1.0]),
         ("embedding_scale", &[0.0, 1.0]),
     ];
@@ -402,9 +415,14 @@ fn refuse_unsupported_keys(keys: &Keys<'_>, architecture: &Architecture) -> Resu
         ("rope.scaling.yarn_log_multiplier", &[0.0]),
     ];
     let of = |keys, computed: bool| if computed { &[][..] } else { keys };
+    let has_multipliers = architecture.multipliers.is_allowed();
     let plain = plain
         .iter()
-        .chain(of(multipliers, architecture.multipliers.is_allowed()))
+        .chain(of(multipliers, has_multipliers))
+        .chain(of(
+            logit_scale,
+            has_multipliers || architecture.logit_factor,
+        ))
         .chain(of(shared_keys, architecture.shares_kv))
         .chain(of(scaled_queries, architecture.scaled_queries));
     let caps = caps.map(|&(key, _)| (key, &[0.0][..]));

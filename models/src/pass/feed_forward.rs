@@ -21,7 +21,7 @@ impl<S: BorrowMut<LayerScratch>> LayerPass<'_, S> {
     ) -> Result<(), Stopped> {
         let (config, layer, scratch) = (self.config, self.layer, self.scratch.borrow_mut());
         let normed = &mut scratch.normed[..residual.len()];
-        normalise(config, &layer.ffn_norm, residual, normed);
+        normalise(config, layer.ffn_norm.as_deref(), residual, normed);
         match &layer.ffn {
             FeedForward::Dense(ffn) => {
                 self.hide(ffn, residual.len(), stop)?;

@@ -144,6 +144,9 @@ impl TinyLlama {
                 w.set(&key(part), MetaValue::Number(value));
             }
         }
+        if own.logit_factor {
+            w.set(&key("logit_scale"), MetaValue::Number(0.25));
+        }
         if own.scaled_queries {
             w.set(&key("attention.temperature_scale"), MetaValue::Number(0.1));
             w.set(&key("attention.temperature_length"), whole(8));
@@ -326,6 +329,8 @@ impl TinyLlama {
             let of_ffn = |part: &str| format!("blk.{}.{part}", self.ffn_block(layer));
             if own.pre_norm {
                 vector(&name("attn_norm.weight"), &[width], 1.0);
+            }
+            if own.pre_norm && !own.parallel {
                 vector(&of_ffn(own.ffn_norm), &[width], 1.0);
             }
             if own.shared_expert == Shared::Gated {

@@ -11,7 +11,7 @@ use kept_models::{
     RopeTable,
 };
 
-const ALL: [&str; 32] = [
+const ALL: [&str; 34] = [
     "llama",
     "qwen2",
     "qwen2vl",
@@ -25,6 +25,8 @@ const ALL: [&str; 32] = [
     "minicpm",
     "exaone",
     "exaone4",
+    "command-r",
+    "cohere2",
     "ernie4_5",
     "ernie4_5-moe",
     "qwen35",
