@@ -282,6 +282,27 @@ describe('the list', () => {
     expect(document.activeElement).toBe(row(2).querySelector('.more'))
   })
 
+  it('keeps what is typed with its conversation', async () => {
+    answers['open_conversation'] = () => true
+    const open = (id: number, document: number) => {
+      kept.app.apply({ event: 'document', document: documentFacts({ id: document }), turns: [turn({ id: 10 * id })] })
+      kept.app.apply(list(ENTRIES, id))
+    }
+    kept.app.draft = 'Half a question'
+    kept.app.coming = 2
+    open(2, 1)
+    expect(kept.app.draft).toBe('')
+    kept.app.draft = 'Another half'
+    kept.app.coming = 1
+    open(1, 1)
+    expect(kept.app.draft).toBe('Half a question')
+    // A branch, which nobody chose in the list, takes it along; another document does not.
+    open(3, 1)
+    expect(kept.app.draft).toBe('Half a question')
+    open(2, 5)
+    expect(kept.app.draft).toBe('Another half')
+  })
+
   it('opens another conversation while a question is answered', async () => {
     kept.app.apply({ event: 'turn', turn: turn({ id: 7, state: 'reading' }) })
     show(Sidebar)
@@ -300,22 +321,37 @@ describe('the list', () => {
       tokensPerSecond: 10,
       secondsLeft: 76,
     } as const
-    const left = { conversation: 2, title: 'Which day?', state: 'answering', progress } as const
+    const left = {
+      conversation: 2,
+      question: 'Which day?',
+      document: 'market.txt',
+      state: 'answering',
+      waiting: 1,
+      runs: null,
+      progress,
+    } as const
     kept.app.apply({ event: 'elsewhere', elsewhere: [left] })
     show(Sidebar)
     show(Composer)
     const said = () => words(one('elsewhere'))
-    expect(said()).toBe('Answering in Which day?: reading 24 %, 80 s left Open Stop')
+    expect(said()).toBe('Which day? Reading 24 %, 80 s left, 1 more waits · market.txt Open Stop')
     expect(row(2).querySelector('.dot')).not.toBeNull()
     expect([kept.app.busy, kept.app.engaged, words(one('send'))]).toEqual([false, true, 'Ask next'])
     one('elsewhere-stop')!.click()
-    kept.app.apply({ event: 'elsewhere', elsewhere: [{ ...left, state: 'done', progress: null }] })
+    kept.app.apply({ event: 'elsewhere', elsewhere: [{ ...left, state: 'done', waiting: 0, progress: null }] })
     await settle()
-    expect(said()).toBe('Which day? is done. Open Close')
+    expect(said()).toBe('Which day? Answered · market.txt Open Close')
     expect([kept.app.announcement, kept.app.engaged]).toEqual(['“Which day?” is done', false])
     one('elsewhere-open')!.click()
     await settle()
     expect([named('stop_elsewhere'), named('open_conversation')]).toEqual([[{ id: 2 }], [{ id: 2 }]])
+    const runs: [number, number] = [2, 14]
+    kept.app.apply({ event: 'elsewhere', elsewhere: [{ ...left, state: 'comparing', runs }] })
+    flushSync()
+    expect(said()).toContain('Comparing, 2 of 14')
+    one('elsewhere-open')!.click()
+    await settle()
+    expect(kept.app.comparesIn).toBe(2)
     kept.app.apply({ event: 'elsewhere', elsewhere: [] })
     flushSync()
     expect([one('elsewhere'), row(2).querySelector('.dot')]).toEqual([null, null])

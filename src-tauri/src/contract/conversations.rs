@@ -36,10 +36,16 @@ pub struct ConversationEntry {
 pub struct Elsewhere {
     /// The conversation.
     pub conversation: u64,
-    /// Its title.
-    pub title: String,
+    /// The name of its document; empty without one.
+    pub document: String,
+    /// The question that is answered or compared, or was last.
+    pub question: String,
     /// What goes on there, or has ended.
     pub state: ElsewhereState,
+    /// Further questions that wait.
+    pub waiting: usize,
+    /// Of a comparison, how many runs are done, of how many.
+    pub runs: Option<[usize; 2]>,
     /// How far the running question or comparison is.
     pub progress: Option<Progress>,
 }

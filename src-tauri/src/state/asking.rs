@@ -79,8 +79,10 @@ impl AppState {
             None => self.open.turns.push(turn),
         }
         self.add_question(question, usize::from(relation.again.is_none()));
+        let order = self.ticket();
         self.open.queue.push_back(Queued {
             turn: id,
+            order,
             choice,
             alone: relation.alone,
         });

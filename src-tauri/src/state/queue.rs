@@ -68,7 +68,7 @@ impl AppState {
     pub(super) fn ask_next(&mut self) {
         while self.running.is_none() && !self.is_comparing() {
             let waiting = self.in_memory().filter(|known| !known.queue.is_empty());
-            let Some(next) = waiting.min_by_key(|known| known.queue[0].turn) else {
+            let Some(next) = waiting.min_by_key(|known| known.queue[0].order) else {
                 return;
             };
             let is_elsewhere = next.conversation != self.open.conversation;
@@ -111,6 +111,7 @@ impl AppState {
             turn: id,
             choice,
             alone,
+            ..
         } = queued;
         let can_think = self
             .models

@@ -267,40 +267,44 @@ impl AppState {
     }
 
     fn seen(&self, left: &Left) -> Option<Elsewhere> {
-        let conversation = left.conversation.conversation?;
-        let mut all = self.conversations.all.iter();
-        let title = all.find(|known| known.id == conversation)?.title.clone();
-        let running = self
-            .running
-            .as_ref()
-            .filter(|running| (running.turn).is_some_and(|turn| left.conversation.holds(turn)));
-        let comparison = left.compared.as_ref().and_then(|c| c.comparison.as_ref());
-        let (state, progress) = match (comparison, running) {
-            (Some(comparison), _) if comparison.state == ComparisonState::Running => {
-                (ElsewhereState::Comparing, comparison.progress)
-            }
-            (_, Some(running)) => (
-                ElsewhereState::Answering,
-                running.progress.map(|(progress, _)| progress),
-            ),
-            _ if !left.conversation.queue.is_empty() => (ElsewhereState::Waiting, None),
-            (comparison, _) => {
-                let last = left.conversation.turns.last();
-                let failed = match comparison {
-                    Some(comparison) => comparison.state == ComparisonState::Failed,
-                    None => last.is_some_and(|turn| turn.state == TurnState::Failed),
-                };
-                let state = match failed {
-                    true => ElsewhereState::Failed,
-                    false => ElsewhereState::Done,
-                };
-                (state, None)
-            }
-        };
-        Some(Elsewhere {
+        let OpenConversation {
+            document,
             conversation,
-            title,
+            turns,
+            queue,
+            ..
+        } = &left.conversation;
+        let turn = |id: u64| turns.iter().find(|turn| turn.id == id);
+        let running = self.running.as_ref();
+        let asked = running.and_then(|running| turn(running.turn?));
+        let waits = queue.front().and_then(|queued| turn(queued.turn));
+        let compared = left.compared.as_ref().and_then(|c| c.comparison.as_ref());
+        let compares = compared.filter(|c| c.state == ComparisonState::Running);
+        let last = turns.last();
+        let failed = match compared {
+            Some(compared) => compared.state == ComparisonState::Failed,
+            None => last.is_some_and(|turn| turn.state == TurnState::Failed),
+        };
+        let progress = running.and_then(|running| running.progress);
+        let (state, progress) = match (compares, asked, waits) {
+            (Some(compared), ..) => (ElsewhereState::Comparing, compared.progress),
+            (_, Some(_), _) => (ElsewhereState::Answering, progress.map(|(now, _)| now)),
+            (_, _, Some(_)) => (ElsewhereState::Waiting, None),
+            _ if failed => (ElsewhereState::Failed, None),
+            _ => (ElsewhereState::Done, None),
+        };
+        let question = compared.map(|compared| &compared.question);
+        let shown = asked.or(waits).or(last).map(|turn| &turn.question);
+        Some(Elsewhere {
+            conversation: (*conversation)?,
+            document: document.as_ref()?.info.name.clone(),
+            question: question.or(shown)?.clone(),
             state,
+            waiting: queue.len() - usize::from(state == ElsewhereState::Waiting),
+            runs: compared.map(|compared| {
+                let done = compared.runs.iter().filter(|run| run.result.is_some());
+                [done.count(), compared.runs.len()]
+            }),
             progress,
         })
     }

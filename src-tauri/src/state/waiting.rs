@@ -49,6 +49,8 @@ pub(super) struct Wanted {
 pub(super) struct Queued {
     /// Its turn.
     pub turn: u64,
+    /// Earlier ones are asked first.
+    pub order: u64,
     /// Method and budget.
     pub choice: Choice,
     /// The model does not see the earlier turns.

@@ -275,6 +275,30 @@ fn a_refused_run_is_shown_and_the_others_continue() {
     app.close();
 }
 
+/// Another document is opened while methods are compared; the line above the composer leads back to the results.
+#[test]
+fn a_comparison_goes_on_while_another_document_is_open() {
+    if !can_open() {
+        return;
+    }
+    let home = Home::new();
+    let app = answered(&home);
+    set_up(&app, &["snapkv", "h2o", "tova"], &["64"]);
+    app.click("compare-start");
+    app.drop_files(&[&home.file("other.txt", "The tide was low. The quay was dry.")]);
+    app.shows_document("other.txt");
+    app.until("the line says that it is done", |app| {
+        let line = app.text("elsewhere")?;
+        line.contains("Compared").then_some(())
+    });
+    app.picture("compared-elsewhere");
+    app.click("elsewhere-open");
+    ends(&app, "done");
+    app.click("compare-figures");
+    assert_eq!(rows(&app), ["done", "done", "done"]);
+    app.close();
+}
+
 #[test]
 fn a_stopped_comparison_continues_after_a_restart() {
     if !can_open() {

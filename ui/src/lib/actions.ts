@@ -42,6 +42,8 @@ export class Actions {
   /** The deleted conversation that was the open one. */
   #deletedOpen: number | null = null
   #asking = false
+  /** The last question from the composer, until it is accepted or refused. */
+  #sends: Promise<unknown> = Promise.resolve()
 
   constructor(app: AppState) {
     this.#app = app
@@ -147,19 +149,22 @@ export class Actions {
     if (running || waiting || opening || coming !== null) void this.#try('conversation', calls.stop())
   }
 
-  /** Asks the question in the composer. If refused, its text remains. */
+  /** Asks the question in the composer, which is empty at once. If refused, its text returns. */
   send = async () => {
     const app = this.#app
     const question = app.draft.trim()
-    if (question === '' || this.#asking) return
-    const { draft: before, editing } = app
-    const id = await this.ask(question, { edits: editing?.turn ?? null })
-    if (id === null) return
-    // Keep text typed while the question was sent, and the text of a question that was refused or removed meanwhile.
-    const refused = app.turns.some((turn) => turn.id === id && turn.state === 'failed')
-    const returned = refused || app.removed.has(id)
+    if (question === '') return
+    const { editing } = app
     if (editing !== null) app.stopEditing()
-    else if (app.draft === before && !returned) app.draft = ''
+    else app.draft = ''
+    // One after the other: the next one may be typed before this one is accepted.
+    const asked = this.#sends.then(() => this.ask(question, { edits: editing?.turn ?? null }))
+    this.#sends = asked
+    if ((await asked) === null) {
+      // What was typed meanwhile stays, too.
+      app.draft = app.draft.trim() === '' ? question : `${question}\n${app.draft}`
+      if (editing !== null && app.editing === null) app.editing = editing
+    }
     this.#saveDraftNow()
   }
 

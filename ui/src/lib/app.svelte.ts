@@ -65,6 +65,14 @@ const MOST_NOTICES = 3
 /** Events that show that the engine works: on a question, or on the section of the document that it waits for. */
 const SIGNS_OF_WORK: ReadonlySet<AppEvent['event']> = new Set(['turn', 'token', 'progress', 'map', 'readAhead'])
 
+interface TypedIn {
+  document: number | null
+  conversation: number | null
+}
+
+const placeOf = ({ document, conversation }: TypedIn) =>
+  conversation === null ? `document ${document}` : `conversation ${conversation}`
+
 export class AppState {
   loaded = $state(false)
   settings = $state.raw<Settings>({
@@ -104,6 +112,8 @@ export class AppState {
   coming = $state<number | null>(null)
   /** Conversations that were left while they worked, until they are opened again. */
   elsewhere = $state.raw<Elsewhere[]>([])
+  /** The conversation whose comparison is shown, once it is open. */
+  comparesIn = $state<number | null>(null)
   comparison = $state.raw<Comparison | null>(null)
   /** It is complete, and was not looked at since. */
   newlyCompared = $state(false)
@@ -164,6 +174,11 @@ export class AppState {
   readySince = 0
   /** Time of the program's last event about a question, in milliseconds since 1970. */
   heard = 0
+
+  /** Drafts of conversations and documents that are not open. */
+  readonly #drafts = new Map<string, string>()
+  /** The document and the conversation to which the draft belongs. */
+  #typedIn: TypedIn = { document: null, conversation: null }
 
   /** Received pieces of answers that are not in `turns` yet. */
   #pieces = new Map<number, string>()
@@ -230,6 +245,7 @@ export class AppState {
     Object.assign(this, facts satisfies Partial<AppState>)
     this.#costedFile = snapshot.model?.file ?? null
     this.#setTurns(turns)
+    this.#typedIn = { document: snapshot.document?.id ?? null, conversation: snapshot.conversation }
     this.sidebar = snapshot.settings.sidebar ?? snapshot.conversations.length > 1
     this.selected = newestOf(snapshot.turns)?.id ?? null
     this.readySince = this.heard = Date.now()
@@ -285,8 +301,7 @@ export class AppState {
         return this.#takeDocument(event.document, event.turns)
       case 'conversations':
         this.conversations = event.conversations
-        this.conversation = event.current
-        if (event.current === this.coming) this.coming = null
+        this.#go(event.current)
         return
       case 'turn':
         return this.#takeTurn(event.turn)
@@ -387,6 +402,21 @@ export class AppState {
     this.conversation = null
     this.#pieces.clear()
     this.#forget()
+  }
+
+  /** The conversation `current` is open. What is typed stays with the one before, but for a branch or a new conversation. */
+  #go(current: number | null): void {
+    const { document, conversation } = this.#typedIn
+    const chosen = current !== null && current === this.coming && current !== conversation
+    const other = document !== null && this.document !== null && this.document.id !== document
+    if (chosen || other) {
+      this.stopEditing()
+      this.#drafts.set(placeOf(this.#typedIn), this.draft)
+    }
+    this.conversation = current
+    if (current === this.coming) this.coming = null
+    this.#typedIn = { document: this.document?.id ?? null, conversation: current }
+    if (chosen || other) this.draft = this.#drafts.get(placeOf(this.#typedIn)) ?? ''
   }
 
   /** Nothing is known of the open document's answers yet: the newest turn is shown. */
@@ -511,10 +541,10 @@ export class AppState {
   }
 
   #takeElsewhere(elsewhere: Elsewhere[]): void {
-    for (const { conversation, title, state } of elsewhere) {
+    for (const { conversation, question, state } of elsewhere) {
       const before = this.elsewhere.find((known) => known.conversation === conversation)?.state
       if (before === state || (state !== 'done' && state !== 'failed')) continue
-      this.announcement = `“${shorten(title, 80)}” ${state === 'done' ? 'is done' : 'could not be done'}`
+      this.announcement = `“${shorten(question, 80)}” ${state === 'done' ? 'is done' : 'could not be done'}`
     }
     this.elsewhere = elsewhere
   }

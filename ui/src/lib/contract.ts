@@ -374,13 +374,25 @@ export type Elsewhere = {
  */
 conversation: number, 
 /**
- * Its title.
+ * The name of its document; empty without one.
  */
-title: string, 
+document: string, 
+/**
+ * The question that is answered or compared, or was last.
+ */
+question: string, 
 /**
  * What goes on there, or has ended.
  */
 state: ElsewhereState, 
+/**
+ * Further questions that wait.
+ */
+waiting: number, 
+/**
+ * Of a comparison, how many runs are done, of how many.
+ */
+runs: [number, number] | null, 
 /**
  * How far the running question or comparison is.
  */

@@ -366,10 +366,12 @@ fn a_comparison_goes_on_without_its_document_and_a_question_waits_for_its_end() 
     );
     let elsewhere = |story: &mut Story| {
         let all = story.state.snapshot().elsewhere.into_iter();
-        all.map(|left| (left.title, left.state)).collect::<Vec<_>>()
+        all.map(|left| (left.question, left.state))
+            .collect::<Vec<_>>()
     };
     let compared = |state| [("Why?".to_owned(), state)];
     assert_eq!(elsewhere(&mut story), compared(ElsewhereState::Comparing));
+    assert_eq!(story.state.snapshot().elsewhere[0].runs, Some([1, 2]));
     story.hear(Reply::Compared { ticket: id });
     assert!(matches!(story.requests().as_slice(), [Request::Ask { .. }]));
     assert_eq!(elsewhere(&mut story), compared(ElsewhereState::Done));

@@ -17,7 +17,7 @@ fn left() -> (Story, u64, u64) {
 
 fn elsewhere(story: &mut Story) -> Vec<(String, ElsewhereState)> {
     let left = story.state.snapshot().elsewhere.into_iter();
-    left.map(|left| (left.title, left.state)).collect()
+    left.map(|left| (left.question, left.state)).collect()
 }
 
 fn why(state: ElsewhereState) -> [(String, ElsewhereState); 1] {
@@ -151,8 +151,47 @@ fn a_question_that_waits_elsewhere_is_asked_about_its_own_document() {
     let requests = story.requests().into_iter().filter_map(sent);
     let order: Vec<String> = requests.collect();
     assert_eq!(order, ["sample.txt", "And then?", "Another."]);
-    assert_eq!(elsewhere(&mut story), why(ElsewhereState::Answering));
+    let and_then = [("And then?".to_owned(), ElsewhereState::Answering)];
+    assert_eq!(elsewhere(&mut story), and_then);
     assert_eq!(story.turn().state, TurnState::Waiting, "after them");
+}
+
+/// Another attempt at an old question has its number, and no place before questions that were asked earlier.
+#[test]
+fn questions_are_answered_in_the_order_in_which_they_were_asked() {
+    let mut story = Story::ready();
+    let (first, ticket) = story.ask("Why?");
+    story.hear(answered(ticket, "", Finish::Stopped));
+    let conversation = story.state.snapshot().conversation.expect("one");
+    let document = story.state.document().expect("open").clone();
+    let turns = story.state.snapshot().turns;
+    story.state.open_text("Another.".into()).expect("opened");
+    let (_, running) = story.ask("What?");
+    story.try_to_ask("What else?").expect("waits");
+    story.state.choose_conversation(conversation).expect("one");
+    let loaded = Loaded {
+        conversation,
+        document,
+        comparison: None,
+        turns,
+    };
+    assert_eq!(story.state.conversation_loaded(loaded), Ok(true));
+    let again = Relation {
+        again: Some(first),
+        ..Relation::default()
+    };
+    let choice = Choice::plain("snapkv", None);
+    assert_eq!(story.state.ask("Why?", choice, again), Ok(first));
+    let left = &story.state.snapshot().elsewhere[0];
+    assert_eq!((left.question.as_str(), left.waiting), ("What?", 1));
+    story.look();
+    story.hear(answered(running, "That.", Finish::End));
+    let asked = |request: Request| match request {
+        Request::Ask { ask, .. } => Some(ask.question),
+        _ => None,
+    };
+    let asked: Vec<String> = story.requests().into_iter().filter_map(asked).collect();
+    assert_eq!(asked, ["What else?"]);
 }
 
 #[test]
