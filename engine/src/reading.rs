@@ -20,6 +20,7 @@
 //! before that, so every question on the document goes on from there.
 
 mod sections;
+mod whole_progress;
 
 use std::time::Instant;
 
@@ -37,7 +38,8 @@ use crate::{
     Ask, Engine, EngineError, Event, Limits, MethodSpec, Note, PlanRequest, Progress, Prompt,
     PromptText, Streaming,
 };
-use sections::{SectionReading, WholeProgress};
+use sections::SectionReading;
+use whole_progress::WholeProgress;
 
 /// Work from which a question reads its document in sections, in tokens times bytes of weights read per token: about
 /// 4,000 tokens of a model of 1 GiB.
@@ -237,6 +239,8 @@ impl Engine {
                     from_vault: now.tokens_from_vault,
                     left_out: 0,
                     started,
+                    // A streamed token takes as long wherever it stands.
+                    per_position: 0.0,
                 };
                 progress(&whole.after(now.tokens_from_vault + now.tokens_done));
             }

@@ -8,12 +8,12 @@ use kept_models::RopeTable;
 use kept_policies::{Budget, PromptShape};
 use kept_vault::{VaultError, VaultKey, shared};
 
+use super::whole_progress::{WholeProgress, attention_share};
 use super::{DocumentReadRequest, DocumentReadResult};
 use crate::plan::{CHUNK, Plan, PromptPlan};
 use crate::prefill::{PlannedPrefill, PrefillTask, file_bytes};
 use crate::{
-    Engine, EngineError, Event, MethodSpec, Phase, PlanRequest, PrefillOutcome, Progress, Prompt,
-    Streaming,
+    Engine, EngineError, Event, MethodSpec, PlanRequest, PrefillOutcome, Prompt, Streaming,
 };
 
 /// Smallest section, in tokens.
@@ -60,6 +60,7 @@ impl<'a> SectionReading<'a> {
                 from_vault: 0,
                 left_out: 0,
                 started: Instant::now(),
+                per_position: attention_share(engine.model()),
             },
             read: DocumentReadResult {
                 tokens: prompt.document.end,
@@ -203,42 +204,5 @@ impl<'a> SectionReading<'a> {
             vault.written |= self.read.stored == self.read.tokens;
         }
         Ok(outcome)
-    }
-}
-
-/// The progress of a reading in several parts.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct WholeProgress {
-    /// Tokens of everything that is read, known ones included.
-    pub(super) total: usize,
-    /// Tokens that the vault had at the start.
-    pub(super) from_vault: usize,
-    /// How many of them do not count as done and in total.
-    pub(super) left_out: usize,
-    pub(super) started: Instant,
-}
-
-impl WholeProgress {
-    /// The progress of everything, after that of a part that reads the tokens `covers`.
-    fn of_part(&self, covers: &Range<usize>, now: &Progress) -> Progress {
-        self.after(covers.start + now.tokens_done.min(covers.len()))
-    }
-
-    /// The progress after `done` tokens, known ones included.
-    pub(super) fn after(&self, done: usize) -> Progress {
-        let elapsed = self.started.elapsed().as_secs_f64();
-        let rate = done.saturating_sub(self.from_vault) as f64 / elapsed.max(f64::EPSILON);
-        Progress {
-            phase: Phase::Reading,
-            tokens_done: done - self.left_out,
-            tokens_total: self.total - self.left_out,
-            tokens_from_vault: self.from_vault,
-            tokens_per_second: rate,
-            seconds_left: if rate > 0.0 {
-                (self.total - done) as f64 / rate
-            } else {
-                0.0
-            },
-        }
     }
 }
