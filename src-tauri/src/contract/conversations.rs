@@ -64,6 +64,8 @@ pub enum ElsewhereState {
     Done,
     /// The last question or the comparison failed.
     Failed,
+    /// Kept was closed before its questions were answered.
+    Interrupted,
 }
 
 /// A passage that a search found: of a question or an answer, or of the document.

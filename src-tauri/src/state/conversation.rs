@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::background::StoredComparison;
 use super::document::OpenDocument;
-use crate::contract::{Turn, TurnState};
+use crate::contract::Turn;
 
 /// The error of a turn that was running when Kept was closed.
 pub const CLOSED_BEFORE_END: &str = "Kept was closed before this answer ended.";
@@ -23,19 +23,4 @@ pub struct Loaded {
     pub comparison: Option<StoredComparison>,
     /// The turns, oldest first.
     pub turns: Vec<Turn>,
-}
-
-/// Marks the turns that were running when Kept was closed as failed, and returns them.
-pub(super) fn interrupt(turns: &mut [Turn]) -> Vec<Turn> {
-    let running = turns.iter_mut().filter(|turn| turn.state.is_open());
-    let interrupted = running.map(|turn| {
-        let why = match turn.state {
-            TurnState::Waiting => CLOSED_BEFORE_START,
-            _ => CLOSED_BEFORE_END,
-        };
-        turn.state = TurnState::Failed;
-        turn.error = Some(why.to_owned());
-        turn.clone()
-    });
-    interrupted.collect()
 }

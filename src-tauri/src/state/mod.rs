@@ -70,6 +70,8 @@ pub struct AppState {
     open: OpenConversation,
     /// Conversations that were left while they worked, the last one at the end.
     left: Vec<Left>,
+    /// Conversations with questions that had no answer when Kept was closed, until they are opened.
+    interrupted: Vec<u64>,
     conversations: Conversations,
     /// The request for an answer or a comparison that runs in the worker.
     running: Option<Running>,
@@ -109,8 +111,6 @@ impl AppState {
             .iter()
             .find(|m| m.choice.id == settings.model)
             .map(|m| (m.choice.id.clone(), m.choice.stretch.clone()));
-        let mut turns = remembered.turns;
-        let interrupted = conversation::interrupt(&mut turns);
         let highest = remembered.conversations.iter().map(|known| known.id).max();
         let mut state = Self {
             settings,
@@ -124,11 +124,14 @@ impl AppState {
             open: OpenConversation {
                 document: remembered.document.map(Arc::new),
                 conversation: remembered.conversation,
-                turns,
+                turns: remembered.turns,
                 queue: VecDeque::new(),
                 thinking: remembered.thinking,
             },
             left: Vec::new(),
+            interrupted: (remembered.interrupted.into_iter())
+                .filter(|id| Some(*id) != remembered.conversation)
+                .collect(),
             conversations: Conversations {
                 all: remembered.conversations,
                 deleted: Vec::new(),
@@ -155,9 +158,6 @@ impl AppState {
             effects: Vec::new(),
         };
         state.save(Save::Settings(Box::new(state.settings.clone())));
-        for turn in interrupted {
-            state.save_turn(turn.id);
-        }
         state.load_comparison(remembered.comparison);
         if !remembered.started_before && state.open.document.is_none() {
             state.open_sample();

@@ -74,6 +74,8 @@ pub struct Remembered {
     pub turns: Vec<Turn>,
     /// All conversations.
     pub conversations: Vec<ConversationEntry>,
+    /// Those with questions that had no answer when Kept was closed.
+    pub interrupted: Vec<u64>,
     /// The draft question.
     pub draft: String,
     /// Whether models with a thinking mode think before they answer, in this conversation.

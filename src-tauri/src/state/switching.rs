@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kept_worker::protocol::Request;
 
 use super::AppState;
-use super::conversation::{Loaded, interrupt};
+use super::conversation::Loaded;
 use super::document::OpenDocument;
 use super::effect::Save;
 use super::parts::{Compared, Left, OpenConversation};
@@ -46,13 +46,14 @@ impl AppState {
             conversation,
             document,
             comparison,
-            mut turns,
+            turns,
         } = loaded;
         self.conversation_mut(conversation)?;
         self.stop_opening();
         if self.open.conversation == Some(conversation) {
             return Ok(());
         }
+        self.interrupted.retain(|other| *other != conversation);
         let left = self.take_left(conversation);
         let (left, compared) = left.map_or((None, None), |left| {
             (Some(left.conversation), left.compared)
@@ -68,13 +69,9 @@ impl AppState {
                 self.open = left;
             }
             None => {
-                let interrupted = interrupt(&mut turns);
                 self.set_thinking(turns.last().is_some_and(|turn| turn.thinking));
                 self.open.conversation = Some(conversation);
                 self.open.turns = turns;
-                for turn in interrupted {
-                    self.save_turn(turn.id);
-                }
             }
         }
         if is_other {
@@ -158,9 +155,10 @@ impl AppState {
 
     /// Stops what runs in the conversation `id`, which was left, or forgets that it has ended.
     pub fn stop_elsewhere(&mut self, id: u64) {
+        self.interrupted.retain(|other| *other != id);
         let mut all = self.left.iter_mut();
         let Some(left) = all.find(|left| left.conversation.conversation == Some(id)) else {
-            return;
+            return self.emit_elsewhere();
         };
         left.stopped = true;
         let waiting: Vec<u64> = (left.conversation.queue.drain(..))
@@ -262,8 +260,20 @@ impl AppState {
 
     /// What goes on in conversations that are not open, or has ended there.
     pub(super) fn elsewhere(&self) -> Vec<Elsewhere> {
+        let known = |id: &u64| self.conversations.all.iter().find(|known| known.id == *id);
+        let interrupted = self.interrupted.iter().filter_map(known);
+        let interrupted = interrupted.map(|known| Elsewhere {
+            conversation: known.id,
+            document: known.document.clone(),
+            question: known.title.clone(),
+            state: ElsewhereState::Interrupted,
+            waiting: 0,
+            runs: None,
+            progress: None,
+        });
         let left = self.left.iter().filter(|left| !left.stopped);
-        left.filter_map(|left| self.seen(left)).collect()
+        let left = left.filter_map(|left| self.seen(left));
+        interrupted.chain(left).collect()
     }
 
     fn seen(&self, left: &Left) -> Option<Elsewhere> {

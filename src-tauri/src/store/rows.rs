@@ -12,7 +12,9 @@ use super::comparisons::comparison_of;
 use super::values::{deflate, id_of_row, of_json, row_of_id, text_of, to_json};
 use super::{Store, StoreError};
 use crate::contract::{ModelChoice, Settings, Turn};
-use crate::state::{Loaded, ModelEntry, Open, OpenDocument, Remembered};
+use crate::state::{
+    CLOSED_BEFORE_END, CLOSED_BEFORE_START, Loaded, ModelEntry, Open, OpenDocument, Remembered,
+};
 
 /// Makes a document's text searchable, in place of an earlier one.
 async fn index_text(
@@ -65,8 +67,24 @@ impl Store {
         }))
     }
 
+    /// Marks the turns that had not ended when Kept was closed as failed. Returns their conversations.
+    async fn interrupt(&self) -> Result<Vec<u64>, StoreError> {
+        let mut rows: Vec<i64> = sqlx::query_scalar(
+            "UPDATE turn SET error = CASE state WHEN 'waiting' THEN ? ELSE ? END, state = 'failed' \
+             WHERE state IN ('waiting', 'asked', 'reading', 'answering') RETURNING conversation",
+        )
+        .bind(CLOSED_BEFORE_START)
+        .bind(CLOSED_BEFORE_END)
+        .fetch_all(&self.pool)
+        .await?;
+        rows.sort_unstable();
+        rows.dedup();
+        rows.into_iter().map(id_of_row).collect()
+    }
+
     /// Loads the state of an earlier start.
     pub async fn remembered(&self) -> Result<Remembered, StoreError> {
+        let interrupted = self.interrupt().await?;
         let settings: Option<Settings> = self.setting("settings").await?;
         let open: Open = self.setting("open").await?.unwrap_or_default();
         let mut connection = self.pool.acquire().await?;
@@ -88,6 +106,7 @@ impl Store {
             models: self.models().await?,
             conversation: open.conversation.filter(|_| document.is_some()),
             conversations: self.conversations().await?,
+            interrupted,
             document,
             comparison,
             turns,

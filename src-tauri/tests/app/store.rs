@@ -4,14 +4,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use kept_app::contract::{
-    Attended, Choice, Comparison, ComparisonRun, ComparisonState, ConversationEntry, Facts,
-    Parameters, RunResult, Settings, Source, Theme, Turn, TurnState,
+    Attended, Choice, Comparison, ComparisonRun, ComparisonState, ConversationEntry,
+    ElsewhereState, Facts, Parameters, RunResult, Settings, Snapshot, Source, Theme, Turn,
+    TurnState,
 };
 use kept_app::state::BegunDownload;
 use kept_app::state::Open;
 use kept_app::state::{
-    self, AppState, EarlierMap, EarlierTexts, Effect, ModelEntry, OpenDocument, Remembered, Save,
-    TurnMap,
+    self, AppState, EarlierMap, EarlierTexts, ModelEntry, OpenDocument, Remembered, Save, TurnMap,
 };
 use kept_app::store::{self, Opened};
 use kept_engine::documents::{Document, Kind, Page, Part};
@@ -284,6 +284,7 @@ async fn all_saved_state_is_restored_after_a_restart() {
     let Remembered {
         settings: kept,
         models,
+        interrupted,
         document: opened,
         comparison,
         conversation: current,
@@ -299,6 +300,7 @@ async fn all_saved_state_is_restored_after_a_restart() {
         started_before,
     } = remembered;
     assert_eq!(comparison, None);
+    assert!(interrupted.is_empty());
     assert_eq!((current, last_conversation), (Some(3), 3));
     assert_eq!(conversations, [conversation(3, 3)]);
     assert!(thinking);
@@ -465,6 +467,11 @@ async fn versions_and_copies_of_maps_are_kept_and_a_removed_question_is_not() {
     saves.push(Save::RemoveTurn(4));
     write(folder.path(), saves).await;
     let opened = store::open(folder.path()).await.expect("opens");
+    let failed = Turn {
+        state: TurnState::Failed,
+        error: Some(state::CLOSED_BEFORE_END.to_owned()),
+        ..asked
+    };
     let remembered = opened.remembered;
     assert_eq!(
         remembered.turns,
@@ -476,7 +483,7 @@ async fn versions_and_copies_of_maps_are_kept_and_a_removed_question_is_not() {
                 ..turn(1, TurnState::Done)
             },
             version,
-            asked
+            failed
         ],
         "with the model that was asked"
     );
@@ -785,6 +792,10 @@ async fn after_a_kill_the_partial_answer_is_restored_as_failed() {
     };
     store.set_open(open).await.expect("written");
     store.set_turn(1, &running).await.expect("written");
+    let begun = store.set_conversation(&conversation(2, 1)).await;
+    begun.expect("written");
+    let waiting = turn(2, TurnState::Waiting);
+    store.set_turn(2, &waiting).await.expect("written");
     opened
         .store
         .set("settings", &state::default_settings())
@@ -798,17 +809,25 @@ async fn after_a_kill_the_partial_answer_is_restored_as_failed() {
     }
     let opened = store::open(copy.path()).await.expect("opens");
     assert_eq!(opened.notice, None);
+    assert_eq!(opened.remembered.interrupted, [1, 2]);
     let mut state = AppState::new(opened.remembered, true);
-    let turns = state.snapshot().turns;
+    let Snapshot {
+        turns, elsewhere, ..
+    } = state.snapshot();
     assert_eq!(turns[0].state, TurnState::Failed);
     assert_eq!(turns[0].error.as_deref(), Some(state::CLOSED_BEFORE_END));
     assert_eq!(turns[0].answer, running.answer);
-    assert!(
-        state
-            .take_effects()
-            .iter()
-            .any(|effect| matches!(effect, Effect::Save(Save::Turn { .. })))
-    );
+    // Another one is marked until it is opened.
+    let marked = elsewhere.iter().map(|one| (one.conversation, one.state));
+    let marked: Vec<_> = marked.collect();
+    assert_eq!(marked, [(2, ElsewhereState::Interrupted)]);
+    let other = opened.store.conversation(2, None).await;
+    let other = other.expect("read").expect("there");
+    let error = other.turns[0].error.as_deref();
+    assert_eq!(error, Some(state::CLOSED_BEFORE_START));
+    state.choose_conversation(2).expect("there");
+    assert_eq!(state.conversation_loaded(other), Ok(true));
+    assert!(state.snapshot().elsewhere.is_empty());
 }
 
 /// Checks a start with an unusable file: an empty state, a sentence, and the old file moved aside unchanged.

@@ -59,6 +59,8 @@ export interface Live {
   memory: Memory
 }
 
+/** What goes on in a conversation that is not open. */
+export const WORKING: readonly Elsewhere['state'][] = ['waiting', 'answering', 'comparing']
 const RUNNING: readonly TurnState[] = ['asked', 'reading', 'answering']
 /** Maximum notices per location: only the newest are shown. */
 const MOST_NOTICES = 3
@@ -235,7 +237,7 @@ export class AppState {
   /** Whether a question or a comparison of the open conversation runs or waits. */
   busy = $derived(this.running !== null || this.waiting || this.comparing)
   /** Whether one of another conversation does. */
-  awayBusy = $derived(this.elsewhere.some(({ state }) => state !== 'done' && state !== 'failed'))
+  awayBusy = $derived(this.elsewhere.some(({ state }) => WORKING.includes(state)))
   /** Whether one of any conversation does. */
   engaged = $derived(this.busy || this.awayBusy)
 

@@ -401,7 +401,7 @@ progress: Progress | null, };
 /**
  * What goes on in a conversation that is not open.
  */
-export type ElsewhereState = "waiting" | "answering" | "comparing" | "done" | "failed";
+export type ElsewhereState = "waiting" | "answering" | "comparing" | "done" | "failed" | "interrupted";
 
 /**
  * A file that is opened once the user has decided.

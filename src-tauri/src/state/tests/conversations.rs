@@ -168,29 +168,6 @@ fn of_the_conversations_that_are_being_loaded_the_last_one_chosen_is_opened() {
 }
 
 #[test]
-fn a_turn_that_a_kill_interrupted_is_failed_when_its_conversation_is_opened() {
-    let mut story = Story::ready();
-    story.ask("One?");
-    let mut killed = loaded(&mut story);
-    killed.turns[0].state = TurnState::Answering;
-    story.state.worker_died("It ended.");
-    story.state.new_conversation();
-    story.look();
-    story.state.show_conversation(killed).expect("shown");
-    assert_eq!(story.turn().error.as_deref(), Some(CLOSED_BEFORE_END));
-    let failed = |e: &Effect| matches!(e, Effect::Save(Save::Turn { turn, .. }) if turn.state == TurnState::Failed);
-    assert!(story.look().iter().any(failed));
-    let mut waited = loaded(&mut story);
-    waited.turns[0].state = TurnState::Waiting;
-    story.state.new_conversation();
-    story.state.show_conversation(waited).expect("shown");
-    assert_eq!(
-        story.turn().error.as_deref(),
-        Some(crate::state::CLOSED_BEFORE_START)
-    );
-}
-
-#[test]
 fn titles_and_pins_are_kept_and_sorted() {
     let known = |id: u64, updated: u64| ConversationEntry {
         id,

@@ -258,33 +258,6 @@ fn a_waiting_question_outlives_the_worker() {
 }
 
 #[test]
-fn a_turn_that_was_running_when_kept_was_closed_has_failed() {
-    let mut story = Story::ready();
-    story.ask("Why?");
-    let turns = story.state.snapshot().turns;
-    let document = story.state.document().map(|d| OpenDocument::clone(d));
-    let mut later = Story::after(Remembered {
-        document,
-        conversation: Some(1),
-        turns,
-        last_turn: 1,
-        last_document: 1,
-        started_before: true,
-        ..Remembered::default()
-    });
-    let turn = later.turn();
-    assert_eq!(turn.state, TurnState::Failed);
-    assert_eq!(turn.error.as_deref(), Some(CLOSED_BEFORE_END));
-    assert!(later.look().iter().any(
-        |effect| matches!(effect, Effect::Save(Save::Turn { turn, .. }) if turn.state == TurnState::Failed)
-    ));
-    later.hello();
-    later.hear(model("mini"));
-    let (next, _) = later.ask("Why?");
-    assert_eq!(next, 2);
-}
-
-#[test]
 fn a_file_dropped_on_an_engine_that_has_given_up_starts_it_again_and_is_opened() {
     let mut story = Story::ready();
     story.state.worker_gone("It died three times.");
