@@ -2,7 +2,7 @@
 
 use super::AppState;
 use super::effect::Effect;
-use super::parts::OpenModel;
+use super::parts::{Compared, OpenModel};
 use crate::contract::{
     AppEvent, ComparisonState, NoticeKind, Place, TurnState, WorkerState, WorkerStatus,
 };
@@ -45,7 +45,7 @@ impl AppState {
             // The worker may have crashed on the file; the user decides whether to try again.
             self.end_opening();
         }
-        let compared = self.compared.ticket().is_some();
+        let compared = self.is_comparing();
         self.end_running_work(
             &messages::restarted_ask_again(what),
             &messages::restarted(what),
@@ -101,7 +101,8 @@ impl AppState {
             let _ = waiting.send(Err(reason.to_owned()));
         }
         self.compared.held = None;
-        if let Some(ticket) = self.compared.ticket() {
+        let compares = self.comparisons().find_map(Compared::ticket);
+        if let Some(ticket) = compares {
             let reason = Some(messages::compared_so_far(compared));
             self.end_comparison(ticket, ComparisonState::Failed, reason);
         }

@@ -148,9 +148,12 @@ impl AppState {
 
     /// Takes the comparison of `document` out of a conversation that was left.
     pub(super) fn take_compared(&mut self, document: u64) -> Option<Compared> {
-        let mut left = self.left.iter_mut();
-        let of = left.find(|left| left.compared.is_some() && left.conversation.is_about(document));
-        of?.compared.take()
+        let mut all = self.left.iter_mut();
+        let left =
+            all.find(|left| left.compared.is_some() && left.conversation.is_about(document))?;
+        // Nothing is left to say of it.
+        left.stopped |= left.conversation.queue.is_empty();
+        left.compared.take()
     }
 
     /// Stops what runs in the conversation `id`, which was left, or forgets that it has ended.

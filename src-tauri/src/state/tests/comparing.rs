@@ -394,6 +394,42 @@ fn a_comparison_goes_on_without_its_document_and_a_question_waits_for_its_end() 
     assert_eq!(left, [("Why?".to_owned(), ElsewhereState::Answering)]);
 }
 
+#[test]
+fn a_comparison_of_a_document_that_was_left_ends_with_the_worker() {
+    let (mut story, _) = begun();
+    story.state.open_sample();
+    story.state.worker_died("It ended.");
+    let [left] = story.state.snapshot().elsewhere.try_into().expect("one");
+    assert_eq!(left.state, ElsewhereState::Failed);
+    assert!(!story.state.is_busy());
+}
+
+/// It is the document's: another conversation about it has it, and the first has nothing to say of it.
+#[test]
+fn a_comparison_that_was_left_is_found_in_another_conversation_about_its_document() {
+    let (mut story, id) = begun();
+    let document = story.state.document().expect("open").clone();
+    let first = story.state.snapshot().conversation.expect("open");
+    story.state.new_conversation();
+    let turn = story.try_to_ask("And why?").expect("waits");
+    story.state.remove_waiting(turn).expect("it waits");
+    story.state.open_sample();
+    let [left] = story.state.snapshot().elsewhere.try_into().expect("one");
+    assert_ne!(left.conversation, first);
+    story.state.choose_conversation(first).expect("one");
+    let loaded = Loaded {
+        conversation: first,
+        document,
+        comparison: None,
+        turns: Vec::new(),
+    };
+    assert_eq!(story.state.conversation_loaded(loaded), Ok(true));
+    let snapshot = story.state.snapshot();
+    let comparison = snapshot.comparison.expect("a comparison");
+    assert_eq!(comparison.state, ComparisonState::Running);
+    assert_eq!((comparison.id, snapshot.elsewhere), (id, vec![]));
+}
+
 /// One method twice, with different parameters: both reach the engine, and the export distinguishes them.
 #[test]
 fn a_method_is_compared_with_itself_under_other_parameters() {
