@@ -512,7 +512,16 @@ describe('a turn', () => {
     expect(find('facts')?.textContent).toMatch(/^First word at once · /)
   })
 
-  it('says how many passages are ordered, and folds them', () => {
+  it('shows a passage of Markdown without its marks', () => {
+    const kept = given()
+    kept.app.document = { ...kept.app.document!, kind: 'markdown' }
+    const source = { start: 40, end: 80, page: null, document: null, text: 'the **lessor**', weight: 0.5, kept: 0.94 }
+    kept.app.apply({ event: 'turn', turn: turn({ answer: 'Yes.', sources: [source], facts: answerFacts() }) })
+    show(Turn, kept, { versions: kept.app.turns })
+    expect(find('source')?.querySelector('bdi')?.textContent).toBe('the lessor')
+  })
+
+  it('says how many passages there are, and folds them', () => {
     const kept = given()
     const source = { start: 40, end: 80, page: null, document: null, text: 'the lessor', weight: 0.5, kept: 0.94 }
     const sources = Array.from({ length: 6 }, (_, i) => ({ ...source, text: `the lessor ${i}` }))
@@ -520,7 +529,7 @@ describe('a turn', () => {
     show(Turn, kept, { versions: kept.app.turns })
     const passages = () => [document.querySelectorAll('[data-testid=source]').length, find('fold-sources')?.textContent]
     expect(passages()).toEqual([4, 'Show all 6 passages'])
-    expect(find('sources-order')?.textContent).toBe('Passages that the answer used, the most used first:')
+    expect(find('sources-order')?.textContent).toBe('The passages that the answer used:')
     find('fold-sources')!.click()
     flushSync()
     expect(passages()).toEqual([6, 'Show fewer passages'])
