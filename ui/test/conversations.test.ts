@@ -301,6 +301,19 @@ describe('the list', () => {
     expect(kept.app.draft).toBe('Half a question')
     open(2, 5)
     expect(kept.app.draft).toBe('Another half')
+    // Sent, it is not there again.
+    kept.app.draft = ''
+    open(1, 1)
+    open(2, 5)
+    expect(kept.app.draft).toBe('')
+    // What is typed without a document goes to the first one, unless that has its own.
+    kept.app.draft = 'Its own'
+    open(1, 1)
+    kept.app.apply({ event: 'document', document: null, turns: [] })
+    kept.app.apply(list(ENTRIES, null))
+    kept.app.draft = 'Without a document'
+    open(2, 5)
+    expect(kept.app.draft).toBe('Its own')
   })
 
   it('opens another conversation while a question is answered', async () => {

@@ -113,6 +113,16 @@ pub enum TurnState {
     Failed,
 }
 
+impl Turn {
+    /// A turn that had not ended, of which nothing more is known.
+    pub(crate) fn stopped_if_open(mut self) -> Self {
+        if self.state.is_open() {
+            (self.state, self.has_map) = (TurnState::Stopped, false);
+        }
+        self
+    }
+}
+
 impl TurnState {
     /// Whether the turn has not ended yet.
     pub fn is_open(self) -> bool {

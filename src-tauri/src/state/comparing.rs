@@ -64,8 +64,6 @@ impl AppState {
         }
         runs.iter().try_for_each(check_choice)?;
         let ticket = self.ticket();
-        // It is found again in the list.
-        self.add_question(question, 0);
         self.compared.document = self.document().map_or(0, |document| document.facts.id);
         self.compared.maps = ComparedMaps::default();
         self.compared.comparison = Some(Comparison {
@@ -125,6 +123,9 @@ impl AppState {
         if self.is_running() {
             return Err(messages::BUSY.to_owned());
         }
+        if let Some(opening) = &self.file.opening {
+            return Err(messages::still_opening(&opening.name));
+        }
         if self.open.is_streamed() {
             return Err(messages::COMPARE_STREAMED.to_owned());
         }
@@ -133,6 +134,14 @@ impl AppState {
 
     /// Requests the runs of the comparison from run `from` on.
     fn request_runs(&mut self, from: usize) {
+        let question = self
+            .compared
+            .comparison
+            .as_ref()
+            .map(|c| c.question.clone());
+        // It is found again in the list.
+        self.add_question(&question.unwrap_or_default(), 0);
+        self.compared.conversation = self.open.conversation;
         let Some(comparison) = &self.compared.comparison else {
             return;
         };

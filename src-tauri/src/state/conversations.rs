@@ -342,8 +342,9 @@ impl AppState {
             self.save_open();
             self.emit_document();
         }
-        if let Some(left) = self.take_left(id) {
-            self.end_left(left);
+        match self.take_left(id) {
+            Some(left) => self.end_left(left),
+            None => self.emit_elsewhere(),
         }
         self.clear_turns(document);
         self.emit_conversations();

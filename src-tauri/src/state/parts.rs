@@ -125,6 +125,8 @@ pub(super) struct Left {
     pub(super) compared: Option<Compared>,
     /// The user stopped it, or knows that it has ended.
     pub(super) stopped: bool,
+    /// The turns are not in memory: it was left before, and its document is compared.
+    pub(super) without_turns: bool,
 }
 
 /// The list of conversations.
@@ -142,6 +144,8 @@ pub(super) struct Conversations {
 pub(super) struct Compared {
     /// The document.
     pub(super) document: u64,
+    /// The conversation in which it was begun or went on last.
+    pub(super) conversation: Option<u64>,
     pub(super) comparison: Option<Comparison>,
     /// Its request, while it waits because the question of a deleted conversation is still ending.
     pub(super) held: Option<Request>,

@@ -5,7 +5,7 @@ use kept_worker::protocol::{AskRequest, Request};
 use super::AppState;
 use super::asking::method_of;
 use super::effect::Save;
-use super::parts::OpenConversation;
+use super::parts::{Files, Left, OpenConversation};
 use super::waiting::{Queued, Running, Unready};
 use crate::contract::{AppEvent, Choice, Turn, TurnState};
 use crate::messages;
@@ -66,16 +66,22 @@ impl AppState {
     /// Asks the question of any conversation that waits longest, if nothing else runs. Questions that can no longer be
     /// asked fail.
     pub(super) fn ask_next(&mut self) {
+        let Files {
+            opening,
+            in_flight,
+            removing,
+            ..
+        } = &self.file;
+        if opening.is_some() || in_flight.is_some() || removing.is_some() {
+            // The worker may have that document by now.
+            return;
+        }
         while self.running.is_none() && !self.is_comparing() {
             let waiting = self.in_memory().filter(|known| !known.queue.is_empty());
             let Some(next) = waiting.min_by_key(|known| known.queue[0].order) else {
                 return;
             };
             let is_elsewhere = next.conversation != self.open.conversation;
-            if is_elsewhere && (self.file.opening.is_some() || self.file.removing.is_some()) {
-                // Another document for the worker would take the place of that one.
-                return;
-            }
             let ready = match self.ready_for_questions(next) {
                 Err(Unready::NotYet(_)) => return,
                 Err(Unready::Never(why)) => Err(why),
@@ -138,6 +144,12 @@ impl AppState {
         let question = turn.question.clone();
         let first_version = turn.first_version();
         self.save_turn(id);
+        // A comparison that ended before is news no more.
+        let ended = |left: &&mut Left| left.conversation.holds(id);
+        if let Some(left) = self.left.iter_mut().find(ended) {
+            left.compared
+                .take_if(|compared| compared.ticket().is_none());
+        }
         self.emit_turn(id);
         let ticket = self.ticket();
         let of = self.conversation_of(id).unwrap_or(&self.open);

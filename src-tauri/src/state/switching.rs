@@ -10,7 +10,7 @@ use super::conversation::Loaded;
 use super::document::OpenDocument;
 use super::effect::Save;
 use super::parts::{Compared, Left, OpenConversation};
-use crate::contract::{AppEvent, ComparisonState, Elsewhere, ElsewhereState, TurnState};
+use crate::contract::{AppEvent, ComparisonState, Elsewhere, ElsewhereState, Turn, TurnState};
 
 impl AppState {
     /// Chooses the conversation `id`, which [`AppState::conversation_loaded`] opens. It takes the place of one that is
@@ -54,24 +54,30 @@ impl AppState {
             return Ok(());
         }
         self.interrupted.retain(|other| *other != conversation);
-        let left = self.take_left(conversation);
-        let (left, compared) = left.map_or((None, None), |left| {
-            (Some(left.conversation), left.compared)
-        });
+        let (left, compared) = match self.take_left(conversation) {
+            Some(left) if left.without_turns => (None, left.compared),
+            Some(left) => (Some(left.conversation), left.compared),
+            None => (None, None),
+        };
         let known = left.as_ref().and_then(|left| left.document.clone());
-        let document = known.unwrap_or(document);
+        let mut document = known.unwrap_or(document);
         let id = document.facts.id;
         let is_other = !self.open.is_about(id);
-        self.leave_conversation(Some(document));
+        if let Some(newest) = self.open.document.clone().filter(|_| !is_other) {
+            document = newest;
+        }
+        self.leave_conversation(Some(document.clone()));
         match left {
             Some(left) => {
                 self.set_thinking(left.thinking);
                 self.open = left;
+                self.open.document = Some(document);
             }
             None => {
                 self.set_thinking(turns.last().is_some_and(|turn| turn.thinking));
                 self.open.conversation = Some(conversation);
-                self.open.turns = turns;
+                // One that was stopped since it was loaded.
+                self.open.turns = turns.into_iter().map(Turn::stopped_if_open).collect();
             }
         }
         if is_other {
@@ -123,12 +129,22 @@ impl AppState {
             ..OpenConversation::default()
         };
         let conversation = std::mem::replace(&mut self.open, opened);
-        if self.works_in(&conversation) || compared.is_some() {
+        let of = conversation.document.clone();
+        let id = conversation.conversation;
+        let (own, others) = match compared {
+            Some(compared) if compared.conversation == id => (Some(compared), None),
+            compared => (None, compared),
+        };
+        if self.works_in(&conversation) || own.is_some() {
             self.left.push(Left {
                 conversation,
-                compared,
+                compared: own,
                 stopped: false,
+                without_turns: false,
             });
+        }
+        if let Some(compared) = others {
+            self.leave_comparison(compared, of);
         }
         self.set_thinking(false);
         self.forget_maps();
@@ -136,6 +152,33 @@ impl AppState {
         if is_other {
             self.reset_reading();
             self.title();
+        }
+    }
+
+    /// Leaves a comparison of `document` that was begun in a conversation which is not open; without that, it ends.
+    fn leave_comparison(&mut self, compared: Compared, document: Option<Arc<OpenDocument>>) {
+        let id = compared.conversation;
+        let is_it = |left: &&mut Left| left.conversation.conversation == id;
+        if let Some(left) = self.left.iter_mut().find(is_it) {
+            left.compared = Some(compared);
+        } else if self
+            .conversations
+            .all
+            .iter()
+            .any(|known| Some(known.id) == id)
+        {
+            self.left.push(Left {
+                conversation: OpenConversation {
+                    document,
+                    conversation: id,
+                    ..OpenConversation::default()
+                },
+                compared: Some(compared),
+                stopped: false,
+                without_turns: true,
+            });
+        } else if let Some(ticket) = compared.ticket() {
+            self.send(Request::Stop { ticket }, None);
         }
     }
 
@@ -148,34 +191,35 @@ impl AppState {
 
     /// Takes the comparison of `document` out of a conversation that was left.
     pub(super) fn take_compared(&mut self, document: u64) -> Option<Compared> {
-        let mut all = self.left.iter_mut();
-        let left =
-            all.find(|left| left.compared.is_some() && left.conversation.is_about(document))?;
-        // Nothing is left to say of it.
-        left.stopped |= left.conversation.queue.is_empty();
-        left.compared.take()
+        let is_of = |left: &Left| left.compared.is_some() && left.conversation.is_about(document);
+        let at = self.left.iter().position(is_of)?;
+        // Nothing may be left to say of it.
+        let works = self.works_in(&self.left[at].conversation);
+        self.left[at].stopped |= !works;
+        self.left[at].compared.take()
     }
 
     /// Stops what runs in the conversation `id`, which was left, or forgets that it has ended.
     pub fn stop_elsewhere(&mut self, id: u64) {
         self.interrupted.retain(|other| *other != id);
-        let mut all = self.left.iter_mut();
-        let Some(left) = all.find(|left| left.conversation.conversation == Some(id)) else {
+        self.flush_text();
+        let is_it = |left: &Left| left.conversation.conversation == Some(id);
+        let Some(at) = self.left.iter().position(is_it) else {
             return self.emit_elsewhere();
         };
-        left.stopped = true;
-        let waiting: Vec<u64> = (left.conversation.queue.drain(..))
-            .map(|queued| queued.turn)
-            .collect();
+        let left = &mut self.left[at];
+        let waiting = std::mem::take(&mut left.conversation.queue);
         let compared = left.compared.as_ref().and_then(Compared::ticket);
         let running = self.running.as_ref();
         let asked = running.filter(|r| r.turn.is_some_and(|turn| left.conversation.holds(turn)));
         if let Some(ticket) = compared.or(asked.map(|running| running.ticket)) {
             self.send(Request::Stop { ticket }, None);
         }
-        for turn in waiting {
-            self.end_turn(turn, TurnState::Stopped, |_| {});
+        for queued in waiting {
+            self.end_turn(queued.turn, TurnState::Stopped, |_| {});
         }
+        // It leaves memory when nothing works in it any more: its turns have to be stored before.
+        self.left[at].stopped = true;
         self.emit_elsewhere();
     }
 
@@ -202,13 +246,9 @@ impl AppState {
         let Some(conversation) = ended.conversation else {
             return;
         };
-        for mut turn in ended.turns {
-            if turn.state.is_open() {
-                turn.state = TurnState::Stopped;
-                turn.has_map = false;
-                let turn = Box::new(turn);
-                self.save(Save::Turn { conversation, turn });
-            }
+        for turn in ended.turns.into_iter().filter(|turn| turn.state.is_open()) {
+            let turn = Box::new(turn.stopped_if_open());
+            self.save(Save::Turn { conversation, turn });
         }
     }
 

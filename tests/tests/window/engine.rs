@@ -407,10 +407,10 @@ fn with_engine(home: &Home, path: &str) {
     app.shows_document("sample.txt");
     app.write("composer", "typed all the same");
     app.driver().keys(&["\u{E007}"]).expect("a key");
-    assert!(
-        app.field("composer").contains("typed all the same"),
-        "what is typed is not lost"
-    );
+    app.until("what is typed is not lost", |app| {
+        let typed = app.field("composer");
+        typed.contains("typed all the same").then_some(())
+    });
     assert_eq!(app.snapshot()["worker"]["state"], "failed");
     app.click("restart-button");
     app.until("it fails again, in words again", |app| {

@@ -410,21 +410,24 @@ export class AppState {
   #go(current: number | null): void {
     const { document, conversation } = this.#typedIn
     const chosen = current !== null && current === this.coming && current !== conversation
-    const other = document !== null && this.document !== null && this.document.id !== document
-    if (chosen || other) {
-      this.stopEditing()
-      this.#drafts.set(placeOf(this.#typedIn), this.draft)
-    }
+    const other = this.document !== null && this.document.id !== document
     this.conversation = current
     if (current === this.coming) this.coming = null
+    if (chosen || other) {
+      this.stopEditing()
+      // The first document gets what was typed without one.
+      const carried = document === null ? this.draft : ''
+      if (document !== null) this.#drafts.set(placeOf(this.#typedIn), this.draft)
+      const place = placeOf({ document: this.document?.id ?? null, conversation: current })
+      this.draft = this.#drafts.get(place) || carried
+      this.#drafts.delete(place)
+    }
     this.#typedIn = { document: this.document?.id ?? null, conversation: current }
-    if (chosen || other) this.draft = this.#drafts.get(placeOf(this.#typedIn)) ?? ''
   }
 
   /** Nothing is known of the open document's answers yet: the newest turn is shown. */
   #forget(): void {
     this.selected = newestOf(this.turns)?.id ?? null
-    this.coming = null
     this.live = null
     this.mapped = null
     this.estimate = null

@@ -404,18 +404,19 @@ fn a_comparison_of_a_document_that_was_left_ends_with_the_worker() {
     assert!(!story.state.is_busy());
 }
 
-/// It is the document's: another conversation about it has it, and the first has nothing to say of it.
+/// It is listed with the conversation that began it, also after another one about its document was open.
 #[test]
-fn a_comparison_that_was_left_is_found_in_another_conversation_about_its_document() {
+fn a_comparison_is_found_in_the_conversation_that_began_it() {
     let (mut story, id) = begun();
     let document = story.state.document().expect("open").clone();
     let first = story.state.snapshot().conversation.expect("open");
     story.state.new_conversation();
-    let turn = story.try_to_ask("And why?").expect("waits");
-    story.state.remove_waiting(turn).expect("it waits");
     story.state.open_sample();
     let [left] = story.state.snapshot().elsewhere.try_into().expect("one");
-    assert_ne!(left.conversation, first);
+    assert_eq!(
+        (left.conversation, left.state),
+        (first, ElsewhereState::Comparing)
+    );
     story.state.choose_conversation(first).expect("one");
     let loaded = Loaded {
         conversation: first,
@@ -428,6 +429,13 @@ fn a_comparison_that_was_left_is_found_in_another_conversation_about_its_documen
     let comparison = snapshot.comparison.expect("a comparison");
     assert_eq!(comparison.state, ComparisonState::Running);
     assert_eq!((comparison.id, snapshot.elsewhere), (id, vec![]));
+    // Nobody finds it without its conversation.
+    story.state.new_conversation();
+    story.state.delete_conversation(first).expect("deleted");
+    story.look();
+    story.state.open_text("Another.".into()).expect("opened");
+    assert!(story.requests().contains(&Request::Stop { ticket: id }));
+    assert!(story.state.snapshot().elsewhere.is_empty());
 }
 
 /// One method twice, with different parameters: both reach the engine, and the export distinguishes them.

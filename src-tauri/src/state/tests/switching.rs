@@ -268,3 +268,59 @@ fn the_map_of_a_running_question_stays_in_memory() {
     let saved = |e: &Effect| matches!(e, Effect::Save(Save::Map { turn: of, .. }) if *of == turn);
     assert!(story.look().iter().any(saved));
 }
+
+#[test]
+fn all_questions_that_wait_elsewhere_are_stopped_there() {
+    let mut story = Story::ready();
+    let (first, ticket) = story.ask("Why?");
+    let more = ["And then?", "And now?"].map(|question| story.try_to_ask(question).expect("waits"));
+    story.state.open_text("Another.".into()).expect("opened");
+    story.look();
+    let conversation = story.state.snapshot().elsewhere[0].conversation;
+    story.state.stop_elsewhere(conversation);
+    let stopped = |id: u64| (id, TurnState::Stopped, String::new());
+    assert_eq!(stored(&mut story), more.map(stopped));
+    story.hear(answered(ticket, "", Finish::Stopped));
+    assert_eq!(stored(&mut story), [stopped(first)]);
+    assert!(!story.state.is_busy());
+}
+
+/// The worker may have the file by the time it gets the question.
+#[test]
+fn a_question_waits_for_the_file_that_is_being_opened() {
+    let mut story = Story::ready();
+    let (_, ticket) = story.ask("Why?");
+    story.try_to_ask("And then?").expect("waits");
+    story.state.open_path("/a.txt".into());
+    story.look();
+    story.hear(answered(ticket, "Because.", Finish::End));
+    assert_eq!(story.requests(), []);
+    let reply = Reply::Document {
+        document: info("a.txt"),
+        languages: Vec::new(),
+    };
+    story.hear_bytes(reply, b"a");
+    let asked = |request: Request| match request {
+        Request::AdoptDocument { document } => Some(document.name),
+        Request::Ask { ask, .. } => Some(ask.question),
+        _ => None,
+    };
+    let asked: Vec<String> = story.requests().into_iter().filter_map(asked).collect();
+    assert_eq!(asked, ["sample.txt", "And then?", "a.txt"]);
+}
+
+#[test]
+fn a_document_that_is_still_open_keeps_its_newest_facts() {
+    let mut story = Story::ready();
+    story.ask("Why?");
+    story.state.new_conversation();
+    story.hear(Reply::Tokens {
+        tokens: 1234,
+        estimated: false,
+        context: 2048,
+        streams: false,
+        refusal: None,
+    });
+    go_back(&mut story);
+    assert_eq!(story.document().and_then(|d| d.tokens), Some(1234));
+}
