@@ -162,13 +162,13 @@ pub struct ChatArguments {
 #[derive(Debug, Args)]
 pub struct AnswerArguments {
     /// Longest answer, in tokens.
-    #[arg(long, default_value_t = Engine::DEFAULT_MAX_TOKENS, value_name = "N")]
+    #[arg(long, default_value_t = Engine::DEFAULT_MAX_TOKENS, value_name = "N", value_parser = count)]
     pub max_tokens: usize,
     /// Sampling temperature: 0 takes the most likely token; larger values give more varied answers.
     #[arg(long, default_value_t = 0.0, value_parser = temperature)]
     pub temperature: f64,
     /// Sample from the K most likely tokens only.
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", value_parser = count)]
     pub top_k: Option<usize>,
     /// Sample from the most likely tokens that together have this probability.
     #[arg(long, value_name = "P")]
@@ -181,7 +181,7 @@ pub struct AnswerArguments {
     #[arg(long, value_name = "F")]
     pub repeat_penalty: Option<f64>,
     /// Seed of the sampling: the same seed gives the same answer.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = seed)]
     pub seed: u64,
     /// Let a model with a thinking mode think before it answers.
     #[arg(long)]
@@ -189,6 +189,16 @@ pub struct AnswerArguments {
     /// Print the prompt as the model sees it, in its chat template.
     #[arg(long)]
     pub show_prompt: bool,
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    text.parse()
+        .map_err(|_| "it takes a whole number from 1".to_owned())
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("it takes a whole number from 0 to {}", u64::MAX))
 }
 
 fn temperature(text: &str) -> Result<f64, String> {

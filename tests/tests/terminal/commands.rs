@@ -582,13 +582,15 @@ fn numbers_out_of_range_are_refused_with_what_is_possible() {
         )
     };
     for (option, value, possible) in [
-        ("--seed", "-1", "a whole number from 0"),
-        ("--seed", "99999999999999999999", "a smaller number"),
+        ("--seed", "-1", "from 0 to 18446744073709551615"),
+        ("--seed", "one", "from 0 to 18446744073709551615"),
+        ("--threads", "-1", "a whole number from 0"),
+        ("--threads", "99999999999999999999", "a smaller number"),
         ("--top-p", "much", "a number"),
         ("--temperature", "-1", "a number from 0"),
         ("--temperature", "nan", "a number from 0"),
-        ("--max-tokens", "-1", "a whole number from 0"),
-        ("--top-k", "1.5", "a whole number from 0"),
+        ("--max-tokens", "-1", "a whole number from 1"),
+        ("--top-k", "1.5", "a whole number from 1"),
     ] {
         let refused = ask(option, value);
         refused.refused(&[option, value, possible]);
