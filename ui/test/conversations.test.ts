@@ -296,7 +296,7 @@ describe('the list', () => {
     kept.app.coming = 1
     open(1, 1)
     expect(kept.app.draft).toBe('Half a question')
-    // A branch, which nobody chose in the list, takes it along; another document does not.
+    // A branch, which is not chosen in the list, takes it along; another document does not.
     open(3, 1)
     expect(kept.app.draft).toBe('Half a question')
     open(2, 5)

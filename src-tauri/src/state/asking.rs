@@ -136,8 +136,8 @@ impl AppState {
         Ok(())
     }
 
-    /// The budget of a question of `conversation` for the engine. The sample is short enough to be kept completely, which would not demonstrate Kept:
-    /// for the sample, `auto` without a budget gets a part, and its reason mentions this.
+    /// The budget of a question of `conversation` for the engine. The sample is short enough to be kept completely, which
+    /// would not demonstrate Kept: for the sample, `auto` without a budget gets a part, and its reason mentions this.
     pub(super) fn budget_of(
         &self,
         choice: &Choice,

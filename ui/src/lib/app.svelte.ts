@@ -59,7 +59,7 @@ export interface Live {
   memory: Memory
 }
 
-/** What goes on in a conversation that is not open. */
+/** States of a conversation that is not open in which something runs or waits there. */
 export const WORKING: readonly Elsewhere['state'][] = ['waiting', 'answering', 'comparing']
 const RUNNING: readonly TurnState[] = ['asked', 'reading', 'answering']
 /** Maximum notices per location: only the newest are shown. */

@@ -429,7 +429,7 @@ fn a_comparison_is_found_in_the_conversation_that_began_it() {
     let comparison = snapshot.comparison.expect("a comparison");
     assert_eq!(comparison.state, ComparisonState::Running);
     assert_eq!((comparison.id, snapshot.elsewhere), (id, vec![]));
-    // Nobody finds it without its conversation.
+    // Without its conversation it could not be found again.
     story.state.new_conversation();
     story.state.delete_conversation(first).expect("deleted");
     story.look();
