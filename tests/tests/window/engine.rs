@@ -16,12 +16,17 @@ fn slow(home: &Home) -> App<'_> {
         (now["worker"]["state"] == "ready" && now["model"]["name"] == "slow").then_some(())
     });
     app.shows_document("sample.txt");
-    let mut settings = app.snapshot()["settings"].clone();
-    settings["maxTokens"] = 4000.into();
-    app.invoke("save_settings", &json!({"settings": settings}))
-        .expect("settings are taken");
+    limit_answers(&app, 4000);
     listen(&app);
     app
+}
+
+/// Sets the most tokens of an answer.
+fn limit_answers(app: &App<'_>, tokens: usize) {
+    let mut settings = app.snapshot()["settings"].clone();
+    settings["maxTokens"] = tokens.into();
+    app.invoke("save_settings", &json!({"settings": settings}))
+        .expect("settings are taken");
 }
 
 /// Records every message about the engine from now on, however briefly it is shown.
@@ -356,6 +361,7 @@ fn an_answer_goes_on_while_another_document_is_read() {
     }
     let home = Home::new();
     let app = slow(&home);
+    limit_answers(&app, 400);
     app.ask(QUESTION);
     app.until("it reads", |app| (app.state()? == "reading").then_some(()));
     let other = home.file("other.txt", "The tide was low. The quay was dry.");
