@@ -185,3 +185,73 @@ unsafe fn halves(a: __m512, b: __m512) -> __m512 {
         )
     }
 }
+
+/// Transposes: lane j of vector i becomes lane i of vector j.
+///
+/// # Safety
+/// Needs AVX2.
+#[inline(always)]
+pub(crate) unsafe fn transpose_eight(rows: [__m256i; 8]) -> [__m256i; 8] {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        // Columns c and c + 4 of each four rows.
+        let four = |i: usize| {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|r| rows[i + r]);
+            let (low, high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+            let (next_low, next_high) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+            [
+                _mm256_unpacklo_epi64(low, next_low),
+                _mm256_unpackhi_epi64(low, next_low),
+                _mm256_unpacklo_epi64(high, next_high),
+                _mm256_unpackhi_epi64(high, next_high),
+            ]
+        };
+        let (first, second) = (four(0), four(4));
+        std::array::from_fn(|c| match c {
+            0..4 => _mm256_permute2x128_si256::<0x20>(first[c], second[c]),
+            _ => _mm256_permute2x128_si256::<0x31>(first[c - 4], second[c - 4]),
+        })
+    }
+}
+
+/// Transposes: lane j of vector i becomes lane i of vector j.
+///
+/// # Safety
+/// Needs AVX-512F.
+#[inline(always)]
+pub(crate) unsafe fn transpose_sixteen(rows: [__m512i; 16]) -> [__m512i; 16] {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        let mut of_two = rows;
+        for i in (0..16).step_by(2) {
+            of_two[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+            of_two[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+        }
+        // Columns c, c + 4, c + 8 and c + 12 of each four rows, four numbers per column.
+        let mut of_four = of_two;
+        for i in (0..16).step_by(4) {
+            for c in 0..2 {
+                let (a, b) = (of_two[i + c], of_two[i + 2 + c]);
+                of_four[i + 2 * c] = _mm512_unpacklo_epi64(a, b);
+                of_four[i + 2 * c + 1] = _mm512_unpackhi_epi64(a, b);
+            }
+        }
+        let mut transposed = of_four;
+        for c in 0..4 {
+            let [a, b, d, e] = [of_four[c], of_four[4 + c], of_four[8 + c], of_four[12 + c]];
+            let (ab_even, ab_odd) = (
+                _mm512_shuffle_i32x4::<0b10_00_10_00>(a, b),
+                _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b),
+            );
+            let (de_even, de_odd) = (
+                _mm512_shuffle_i32x4::<0b10_00_10_00>(d, e),
+                _mm512_shuffle_i32x4::<0b11_01_11_01>(d, e),
+            );
+            transposed[c] = _mm512_shuffle_i32x4::<0b10_00_10_00>(ab_even, de_even);
+            transposed[c + 8] = _mm512_shuffle_i32x4::<0b11_01_11_01>(ab_even, de_even);
+            transposed[c + 4] = _mm512_shuffle_i32x4::<0b10_00_10_00>(ab_odd, de_odd);
+            transposed[c + 12] = _mm512_shuffle_i32x4::<0b11_01_11_01>(ab_odd, de_odd);
+        }
+        transposed
+    }
+}

@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use super::{LEFT, SIDE, STEP, Tiles};
 use crate::panel::TILE;
+use crate::x86::transpose_sixteen;
 
 /// Splits `x` into two bfloat16 numbers, high and low.
 #[inline(always)]
@@ -118,7 +119,7 @@ pub(super) unsafe fn split_values(values: &[f32], head_dim: usize, tiles: &Tiles
                     (*high, *low) = pairs(two[0], two[1]);
                 }
                 let to = to.add(dim * stride + first / STEP * LEFT);
-                let (highs, lows) = (transpose(highs), transpose(lows));
+                let (highs, lows) = (transpose_sixteen(highs), transpose_sixteen(lows));
                 for i in 0..SIDE {
                     let to = to.add(i * stride);
                     _mm512_storeu_si512(to.cast(), highs[i]);
@@ -126,47 +127,5 @@ pub(super) unsafe fn split_values(values: &[f32], head_dim: usize, tiles: &Tiles
                 }
             }
         }
-    }
-}
-
-/// Transposes: lane j of vector i becomes lane i of vector j.
-///
-/// # Safety
-/// Needs AVX-512F.
-#[inline(always)]
-unsafe fn transpose(rows: [__m512i; SIDE]) -> [__m512i; SIDE] {
-    // SAFETY: guaranteed by the caller.
-    unsafe {
-        let mut of_two = rows;
-        for i in (0..SIDE).step_by(2) {
-            of_two[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-            of_two[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-        }
-        // Columns c, c + 4, c + 8 and c + 12 of each four rows, four numbers per column.
-        let mut of_four = of_two;
-        for i in (0..SIDE).step_by(4) {
-            for c in 0..2 {
-                let (a, b) = (of_two[i + c], of_two[i + 2 + c]);
-                of_four[i + 2 * c] = _mm512_unpacklo_epi64(a, b);
-                of_four[i + 2 * c + 1] = _mm512_unpackhi_epi64(a, b);
-            }
-        }
-        let mut transposed = of_four;
-        for c in 0..4 {
-            let [a, b, d, e] = [of_four[c], of_four[4 + c], of_four[8 + c], of_four[12 + c]];
-            let (ab_even, ab_odd) = (
-                _mm512_shuffle_i32x4::<0b10_00_10_00>(a, b),
-                _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b),
-            );
-            let (de_even, de_odd) = (
-                _mm512_shuffle_i32x4::<0b10_00_10_00>(d, e),
-                _mm512_shuffle_i32x4::<0b11_01_11_01>(d, e),
-            );
-            transposed[c] = _mm512_shuffle_i32x4::<0b10_00_10_00>(ab_even, de_even);
-            transposed[c + 8] = _mm512_shuffle_i32x4::<0b11_01_11_01>(ab_even, de_even);
-            transposed[c + 4] = _mm512_shuffle_i32x4::<0b10_00_10_00>(ab_odd, de_odd);
-            transposed[c + 12] = _mm512_shuffle_i32x4::<0b11_01_11_01>(ab_odd, de_odd);
-        }
-        transposed
     }
 }

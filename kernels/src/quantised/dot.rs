@@ -51,7 +51,7 @@ fn plain_row<F: Format>(row: &[u8], input: Row<'_>) -> f32 {
     let mut unpacked = Unpacked::new();
     let mut sum = 0.0;
     for (b, block) in row.chunks_exact(F::BYTES).enumerate() {
-        F::unpack(block, &mut unpacked);
+        unpacked.fill::<F>(block);
         for group in 0..F::BLOCK_SIZE / F::GROUP {
             let at = b * F::BLOCK_SIZE + group * F::GROUP;
             let quants = unpacked.quants[group * F::GROUP..][..F::GROUP].iter();

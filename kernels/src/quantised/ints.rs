@@ -68,6 +68,20 @@ pub(super) trait Bytes: Lanes {
         input: i32,
     ) -> Self::Sums;
     unsafe fn to_floats(sums: Self::Sums) -> Self;
+    /// Prefetches the cache line at `at`; the address need not be valid.
+    #[inline(always)]
+    unsafe fn prefetch(_at: *const u8) {}
+    /// Transposes `N` rows of words: word j of row i becomes word i of row j, of which `count` are stored. `from` and
+    /// `to` are the first word, and words from one row to the next; each row of `from` has `N` words.
+    #[inline(always)]
+    unsafe fn transpose(from: (*const u32, usize), to: (*mut u32, usize), count: usize) {
+        for row in 0..Self::N {
+            for word in 0..count {
+                // SAFETY: guaranteed by the caller.
+                unsafe { *to.0.add(word * to.1 + row) = *from.0.add(row * from.1 + word) };
+            }
+        }
+    }
 }
 
 impl Bytes for Portable {
@@ -107,7 +121,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::Bytes;
-    use crate::x86::{Avx2, Avx512};
+    use crate::x86::{Avx2, Avx512, transpose_eight, transpose_sixteen};
 
     impl Bytes for Avx2 {
         type Sums = __m256i;
@@ -156,6 +170,22 @@ mod x86 {
             // SAFETY: the trait's contract.
             unsafe { Self(_mm256_cvtepi32_ps(sums)) }
         }
+        #[inline(always)]
+        unsafe fn prefetch(at: *const u8) {
+            // SAFETY: prefetching an invalid address has no effect.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+        }
+        #[inline(always)]
+        unsafe fn transpose(from: (*const u32, usize), to: (*mut u32, usize), count: usize) {
+            // SAFETY: the trait's contract.
+            unsafe {
+                let row = |i: usize| _mm256_loadu_si256(from.0.add(i * from.1).cast());
+                let rows = transpose_eight(std::array::from_fn(row));
+                for (i, row) in rows.into_iter().enumerate().take(count) {
+                    _mm256_storeu_si256(to.0.add(i * to.1).cast(), row);
+                }
+            }
+        }
     }
 
     impl Bytes for Avx512 {
@@ -182,6 +212,22 @@ mod x86 {
         unsafe fn to_floats(sums: __m512i) -> Self {
             // SAFETY: the trait's contract.
             unsafe { Self(_mm512_cvtepi32_ps(sums)) }
+        }
+        #[inline(always)]
+        unsafe fn prefetch(at: *const u8) {
+            // SAFETY: prefetching an invalid address has no effect.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+        }
+        #[inline(always)]
+        unsafe fn transpose(from: (*const u32, usize), to: (*mut u32, usize), count: usize) {
+            // SAFETY: the trait's contract.
+            unsafe {
+                let row = |i: usize| _mm512_loadu_si512(from.0.add(i * from.1).cast());
+                let rows = transpose_sixteen(std::array::from_fn(row));
+                for (i, row) in rows.into_iter().enumerate().take(count) {
+                    _mm512_storeu_si512(to.0.add(i * to.1).cast(), row);
+                }
+            }
         }
     }
 }

@@ -4,7 +4,9 @@
 //! The lists are part of the formats. `lists.bin` holds those of IQ1 to IQ3, packed: 16 bits for each vector, the first
 //! number in the lowest bits (`tests/golden/weight_types.py` writes it).
 
-use super::format::{Format, Unpacked, formats, half_at};
+use super::format::{
+    Format, ONES, formats, half, half_at, half_word, nibbles, ones_where, part, word,
+};
 
 const PACKED: &[u8; 2 * (256 + 512 + 1024 + 256 + 512 + 2048)] = include_bytes!("lists.bin");
 
@@ -43,9 +45,6 @@ pub(super) const IQ4: [i8; 16] = [
 /// Halves: 0, 1/2, 1, 3/2, 2, 3, 4 and 6, then the same with a minus.
 pub(super) const FP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// A byte of one in each byte.
-const ONES: u64 = 0x0101_0101_0101_0101;
-
 /// Eight numbers in a word, the first in its lowest byte.
 #[inline(always)]
 fn eight(numbers: &[i8; 8]) -> u64 {
@@ -63,9 +62,7 @@ fn two_of_four(first: &[i8; 4], second: &[i8; 4]) -> u64 {
 /// `quants [8] = numbers`, which are above 0, negative where a bit of `signs` is set.
 #[inline(always)]
 fn signed(numbers: u64, signs: u8, quants: &mut [u8]) {
-    // Byte i holds bit i, then 1 if that is set.
-    let bits = (u64::from(signs) * ONES) & 0x8040_2010_0804_0201;
-    let minus = ((bits + 0x7f * ONES) >> 7) & ONES;
+    let minus = ones_where(signs);
     // Two's complement of the bytes with a minus; none of them is 0, so that no byte carries.
     let numbers = (numbers ^ (minus * 0xff)) + minus;
     quants.copy_from_slice(&(numbers ^ (0x80 * ONES)).to_le_bytes());
@@ -78,13 +75,36 @@ fn even_signs(seven: u32) -> u8 {
     seven | ((seven.count_ones() & 1) << 7) as u8
 }
 
-/// The low nibbles of `packed [count]`, then the high ones, as numbers of `list`.
+/// The low nibbles of `packed [16]`, then the high ones, as numbers of `list`, offset by 128.
 #[inline(always)]
-fn nibbles_of(list: &[i8; 16], packed: &[u8], quants: &mut [u8]) {
-    let (low, high) = quants.split_at_mut(packed.len());
-    for ((low, high), byte) in low.iter_mut().zip(high).zip(packed) {
-        *low = 128u8.wrapping_add_signed(list[usize::from(byte & 15)]);
-        *high = 128u8.wrapping_add_signed(list[usize::from(byte >> 4)]);
+fn nibbles_of(list: &[i8; 16], packed: &[u8; 16], quants: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("ssse3") {
+        // SAFETY: the CPU has the instruction.
+        return unsafe { shuffled(list, packed, quants) };
+    }
+    nibbles(packed, quants);
+    for quant in quants {
+        *quant = 128u8.wrapping_add_signed(list[usize::from(*quant)]);
+    }
+}
+
+/// [`nibbles_of`], by an instruction that indexes a list of 16 bytes.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "ssse3")]
+fn shuffled(list: &[i8; 16], packed: &[u8; 16], quants: &mut [u8]) {
+    use std::arch::x86_64::*;
+    let (low, high) = quants.split_at_mut(16);
+    // SAFETY: both lists and both halves have at least 16 bytes.
+    unsafe {
+        let list = _mm_loadu_si128(list.as_ptr().cast());
+        let list = _mm_xor_si128(list, _mm_set1_epi8(-128));
+        let packed = _mm_loadu_si128(packed.as_ptr().cast());
+        for (half, packed) in [(low, packed), (high, _mm_srli_epi16::<4>(packed))] {
+            let numbers = _mm_shuffle_epi8(list, _mm_and_si128(packed, _mm_set1_epi8(15)));
+            _mm_storeu_si128(half[..16].as_mut_ptr().cast(), numbers);
+        }
     }
 }
 
@@ -103,19 +123,11 @@ pub(super) static HALF_POWERS: [f32; 256] = {
     powers
 };
 
-fn word(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-fn half_word(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
 /// Unpacks the scales of an IQ4_XS block.
 #[inline(always)]
-pub(super) fn iq4_xs_scales(block: &[u8; 136], into: &mut Unpacked) {
+pub(super) fn iq4_xs_scales(block: &[u8; 136], scales: &mut [f32]) {
     let (d, upper) = (half_at(block, 0), half_word(block, 2));
-    for (group, out) in into.scales[..8].iter_mut().enumerate() {
+    for (group, out) in scales[..8].iter_mut().enumerate() {
         let low = block[4 + group / 2] >> (4 * (group % 2)) & 15;
         let scale = u16::from(low) | (upper >> (2 * group) & 3) << 4;
         *out = d * (f32::from(scale) - 32.0);
@@ -139,65 +151,65 @@ fn digit(byte: u8, n: usize) -> u8 {
 
 formats! {
     /// `f16 d, 16 bytes of nibbles`.
-    Iq4Nl: 32 numbers in 18 bytes, group 32, offset 128, mins false, |block, into| {
-        into.scales[0] = half_at(block, 0);
-        nibbles_of(&IQ4, &block[2..], &mut into.quants[..32]);
+    Iq4Nl: 32 numbers in 18 bytes, group 32, offset 128, mins false, |block, quants, scales, _| {
+        scales[0] = half_at(block, 0);
+        nibbles_of(&IQ4, part(block, 2), quants);
     };
     /// `f16 d, upper two bits of 8 scales, 4 bytes of their lower nibbles, 128 bytes of nibbles`.
-    Iq4Xs: 256 numbers in 136 bytes, group 32, offset 128, mins false, |block, into| {
-        iq4_xs_scales(block, into);
-        for (group, quants) in into.quants.chunks_exact_mut(32).enumerate() {
-            nibbles_of(&IQ4, &block[8 + 16 * group..][..16], quants);
+    Iq4Xs: 256 numbers in 136 bytes, group 32, offset 128, mins false, |block, quants, scales, _| {
+        iq4_xs_scales(block, scales);
+        for (group, quants) in quants.chunks_exact_mut(32).enumerate() {
+            nibbles_of(&IQ4, part(block, 8 + 16 * group), quants);
         }
     };
     /// `exponent, 16 bytes of nibbles`.
-    Mxfp4: 32 numbers in 17 bytes, group 32, offset 128, mins false, |block, into| {
-        into.scales[0] = HALF_POWERS[usize::from(block[0])];
-        nibbles_of(&FP4, &block[1..], &mut into.quants[..32]);
+    Mxfp4: 32 numbers in 17 bytes, group 32, offset 128, mins false, |block, quants, scales, _| {
+        scales[0] = HALF_POWERS[usize::from(block[0])];
+        nibbles_of(&FP4, part(block, 1), quants);
     };
     /// `f16 d`, then for 32 numbers: 4 indices, and 4 times 7 signs with a scale above.
-    Iq2Xxs: 256 numbers in 66 bytes, group 32, offset 128, mins false, |block, into| {
+    Iq2Xxs: 256 numbers in 66 bytes, group 32, offset 128, mins false, |block, quants, scales, _| {
         let d = half_at(block, 0);
-        for (group, quants) in into.quants.chunks_exact_mut(32).enumerate() {
+        for (group, quants) in quants.chunks_exact_mut(32).enumerate() {
             let indices = &block[2 + 8 * group..][..4];
             let signs = word(block, 2 + 8 * group + 4);
-            into.scales[group] = d * (0.5 + (signs >> 28) as f32) * 0.25;
+            scales[group] = d * (0.5 + (signs >> 28) as f32) * 0.25;
             for (i, (quants, &index)) in quants.chunks_exact_mut(8).zip(indices).enumerate() {
                 signed(eight(&IQ2_XXS[usize::from(index)]), even_signs(signs >> (7 * i)), quants);
             }
         }
     };
     /// `f16 d, 32 indices of nine bits with seven signs above, 16 scales of four bits`.
-    Iq2Xs: 256 numbers in 74 bytes, group 16, offset 128, mins false, |block, into| {
+    Iq2Xs: 256 numbers in 74 bytes, group 16, offset 128, mins false, |block, quants, scales, _| {
         let d = half_at(block, 0);
-        for (group, scale) in into.scales.iter_mut().enumerate() {
+        for (group, scale) in scales.iter_mut().enumerate() {
             let four = block[66 + group / 2] >> (4 * (group % 2)) & 15;
             *scale = d * (0.5 + f32::from(four)) * 0.25;
         }
-        for (i, quants) in into.quants.chunks_exact_mut(8).enumerate() {
+        for (i, quants) in quants.chunks_exact_mut(8).enumerate() {
             let packed = half_word(block, 2 + 2 * i);
             let signs = even_signs(u32::from(packed >> 9));
             signed(eight(&IQ2_XS[usize::from(packed & 511)]), signs, quants);
         }
     };
     /// `f16 d, 32 lower bytes of indices, 32 bytes of signs, 8 bytes of upper index bits, 16 scales of four bits`.
-    Iq2S: 256 numbers in 82 bytes, group 16, offset 128, mins false, |block, into| {
+    Iq2S: 256 numbers in 82 bytes, group 16, offset 128, mins false, |block, quants, scales, _| {
         let d = half_at(block, 0);
-        for (group, scale) in into.scales.iter_mut().enumerate() {
+        for (group, scale) in scales.iter_mut().enumerate() {
             let four = block[74 + group / 2] >> (4 * (group % 2)) & 15;
             *scale = d * (0.5 + f32::from(four)) * 0.25;
         }
-        for (i, quants) in into.quants.chunks_exact_mut(8).enumerate() {
+        for (i, quants) in quants.chunks_exact_mut(8).enumerate() {
             let upper = usize::from(block[66 + i / 4] >> (2 * (i % 4)) & 3);
             signed(eight(&IQ2_S[usize::from(block[2 + i]) | upper << 8]), block[34 + i], quants);
         }
     };
     /// `f16 d, 64 indices`, then for 32 numbers: 4 times 7 signs with a scale above.
-    Iq3Xxs: 256 numbers in 98 bytes, group 32, offset 128, mins false, |block, into| {
+    Iq3Xxs: 256 numbers in 98 bytes, group 32, offset 128, mins false, |block, quants, scales, _| {
         let d = half_at(block, 0);
-        for (group, quants) in into.quants.chunks_exact_mut(32).enumerate() {
+        for (group, quants) in quants.chunks_exact_mut(32).enumerate() {
             let signs = word(block, 66 + 4 * group);
-            into.scales[group] = d * (0.5 + (signs >> 28) as f32) * 0.5;
+            scales[group] = d * (0.5 + (signs >> 28) as f32) * 0.5;
             for (i, quants) in quants.chunks_exact_mut(8).enumerate() {
                 let numbers = |n: usize| &IQ3_XXS[usize::from(block[2 + 8 * group + 2 * i + n])];
                 let signs = even_signs(signs >> (7 * i));
@@ -206,13 +218,13 @@ formats! {
         }
     };
     /// `f16 d, 64 lower bytes of indices, 8 bytes of their ninth bits, 32 bytes of signs, 8 scales of four bits`.
-    Iq3S: 256 numbers in 110 bytes, group 32, offset 128, mins false, |block, into| {
+    Iq3S: 256 numbers in 110 bytes, group 32, offset 128, mins false, |block, quants, scales, _| {
         let d = half_at(block, 0);
-        for (group, scale) in into.scales[..8].iter_mut().enumerate() {
+        for (group, scale) in scales.iter_mut().enumerate() {
             let four = block[106 + group / 2] >> (4 * (group % 2)) & 15;
             *scale = d * (1.0 + 2.0 * f32::from(four));
         }
-        for (i, quants) in into.quants.chunks_exact_mut(8).enumerate() {
+        for (i, quants) in quants.chunks_exact_mut(8).enumerate() {
             let ninths = usize::from(block[66 + i / 4]) >> (2 * (i % 4));
             let numbers = |n: usize| {
                 &IQ3_S[usize::from(block[2 + 2 * i + n]) | (ninths >> n & 1) << 8]
@@ -222,11 +234,11 @@ formats! {
     };
     /// `f16 d, 32 lower bytes of indices`, then for 32 numbers: 4 times 3 upper index bits, a scale of three bits, and
     /// the sign of the shift.
-    Iq1S: 256 numbers in 50 bytes, group 32, offset 128, mins false, |block, into| {
+    Iq1S: 256 numbers in 50 bytes, group 32, offset 128, mins false, |block, quants, scales, _| {
         let d = half_at(block, 0);
-        for (group, quants) in into.quants.chunks_exact_mut(32).enumerate() {
+        for (group, quants) in quants.chunks_exact_mut(32).enumerate() {
             let packed = half_word(block, 34 + 2 * group);
-            into.scales[group] = d * f32::from(2 * (packed >> 12 & 7) + 1) * 0.125;
+            scales[group] = d * f32::from(2 * (packed >> 12 & 7) + 1) * 0.125;
             for (i, quants) in quants.chunks_exact_mut(8).enumerate() {
                 let upper = usize::from(packed >> (3 * i) & 7);
                 let index = usize::from(block[2 + 4 * group + i]) | upper << 8;
@@ -236,24 +248,24 @@ formats! {
     };
     /// `32 lower bytes of indices, 16 bytes with a nibble for each: 3 upper index bits and the sign of the shift, 8
     /// bytes: 16 scales of three bits, and four bits of d in each 16`.
-    Iq1M: 256 numbers in 56 bytes, group 16, offset 128, mins false, |block, into| {
+    Iq1M: 256 numbers in 56 bytes, group 16, offset 128, mins false, |block, quants, scales, _| {
         let packed: [u16; 4] = std::array::from_fn(|i| half_word(block, 48 + 2 * i));
         let d = packed.iter().rev().fold(0, |d, packed| d << 4 | packed >> 12);
-        let d = half::f16::from_bits(d).to_f32();
-        for (group, scale) in into.scales.iter_mut().enumerate() {
+        let d = half(d);
+        for (group, scale) in scales.iter_mut().enumerate() {
             let three = packed[group / 4] >> (3 * (group % 4)) & 7;
             *scale = d * f32::from(2 * three + 1) * 0.125;
         }
-        for (i, quants) in into.quants.chunks_exact_mut(8).enumerate() {
+        for (i, quants) in quants.chunks_exact_mut(8).enumerate() {
             let nibble = block[32 + i / 2] >> (4 * (i % 2)) & 15;
             let index = usize::from(block[i]) | usize::from(nibble & 7) << 8;
             shifted(index, nibble & 8 != 0, quants);
         }
     };
     /// `48 bytes of five digits, 4 bytes of four digits, f16 d`: digits n of 32, 16 or 4 bytes lie together.
-    Tq1_0: 256 numbers in 54 bytes, group 32, offset 128, mins false, |block, into| {
-        into.scales[..8].fill(half_at(block, 52));
-        let (first, rest) = into.quants.split_at_mut(160);
+    Tq1_0: 256 numbers in 54 bytes, group 32, offset 128, mins false, |block, quants, scales, _| {
+        scales.fill(half_at(block, 52));
+        let (first, rest) = quants.split_at_mut(160);
         let (second, last) = rest.split_at_mut(80);
         for (bytes, quants) in [(&block[..32], first), (&block[32..48], second), (&block[48..52], last)] {
             for (n, quants) in quants.chunks_exact_mut(bytes.len()).enumerate() {
@@ -264,9 +276,9 @@ formats! {
         }
     };
     /// `64 bytes of bit pairs, f16 d`: two halves of 128 numbers, the four quarters of a half share 32 bytes.
-    Tq2_0: 256 numbers in 66 bytes, group 32, offset 128, mins false, |block, into| {
-        into.scales[..8].fill(half_at(block, 64));
-        for (half, pairs) in into.quants.chunks_exact_mut(128).zip(block.chunks_exact(32)) {
+    Tq2_0: 256 numbers in 66 bytes, group 32, offset 128, mins false, |block, quants, scales, _| {
+        scales.fill(half_at(block, 64));
+        for (half, pairs) in quants.chunks_exact_mut(128).zip(block.chunks_exact(32)) {
             for (quarter, quants) in half.chunks_exact_mut(32).enumerate() {
                 for (quant, pairs) in quants.iter_mut().zip(pairs) {
                     *quant = 127 + (pairs >> (2 * quarter) & 3);

@@ -254,3 +254,15 @@ fn several_matrices_share_their_inputs() {
         assert_eq!([a, b], alone);
     }
 }
+
+#[test]
+fn every_half_is_converted() {
+    for bits in 0..=u16::MAX {
+        let expected = half::f16::from_bits(bits).to_f32();
+        let found = format::half(bits);
+        assert!(
+            found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan(),
+            "{bits:#x}: {found}, not {expected}"
+        );
+    }
+}

@@ -9,6 +9,7 @@
 //! inputs   four rows at a time, four bytes broadcast to all lanes
 //! ```
 
+use super::TILE_ROWS;
 use super::format::{Format, MAX_BLOCK_SIZE, Unpacked};
 use super::ints::{Bytes, by_byte_level};
 use super::rows::{BLOCK, QuantisedRows, Row};
@@ -62,7 +63,16 @@ unsafe fn multiply_lanes<V: Bytes, F: Format>(
     for first in rows.clone().step_by(width) {
         let count = width.min(rows.end - first);
         let blocks = &matrix[first * row_bytes..(first + count) * row_bytes];
-        unpack_rows::<F>(blocks, V::SIGNED, width, row_bytes, weights, scales, mins);
+        // SAFETY: guaranteed by the caller; the parts of the scratch have these sizes.
+        unsafe {
+            unpack_rows::<V, F>(
+                blocks,
+                cols,
+                weights.as_mut_ptr().cast(),
+                scales.as_mut_ptr(),
+                mins.as_mut_ptr(),
+            );
+        }
         let tile = Tile {
             weights: weights.as_ptr().cast::<u32>(),
             scales: scales.as_ptr(),
@@ -94,41 +104,80 @@ struct Tile {
     mins: *const f32,
 }
 
-/// Unpacks rows into a tile of `width` rows, less the offset if `signed`; if there are fewer rows, the others are stale
-/// and their results are not stored.
+/// Unpacks up to `2 N` rows into a tile, less the offset if the level's weights are signed; if there are fewer rows, the
+/// others are stale and their results are not stored. Rows are unpacked 256 columns at a time, then transposed: storing
+/// each word in its place took longer than the products of eight inputs.
+///
+/// # Safety
+/// The caller runs at the level of `V`; the targets cover `cols` columns of `2 N` rows.
 #[inline(always)]
-fn unpack_rows<F: Format>(
+unsafe fn unpack_rows<V: Bytes, F: Format>(
     matrix: &[u8],
-    signed: bool,
-    width: usize,
-    row_bytes: usize,
-    weights: &mut [f32],
-    scales: &mut [f32],
-    mins: &mut [f32],
+    cols: usize,
+    weights: *mut u32,
+    scales: *mut f32,
+    mins: *mut f32,
 ) {
-    let offset = if signed { F::OFFSET as u8 } else { 0 };
-    let mut unpacked = Unpacked::new();
-    for (r, row) in matrix.chunks_exact(row_bytes).enumerate() {
-        for (b, block) in row.chunks_exact(F::BYTES).enumerate() {
-            F::unpack(block, &mut unpacked);
-            let word = b * F::BLOCK_SIZE / 4 * width + r;
-            let quants = &unpacked.quants[..F::BLOCK_SIZE.min(MAX_BLOCK_SIZE)];
-            let targets = weights[word..].iter_mut().step_by(width);
-            for (target, bytes) in targets.zip(quants.as_chunks::<4>().0) {
-                let bytes = bytes.map(|quant| quant.wrapping_sub(offset));
-                *target = f32::from_bits(u32::from_le_bytes(bytes));
+    let row_bytes = cols / F::BLOCK_SIZE * F::BYTES;
+    let width = 2 * V::N;
+    let mut unpacked = [const { Unpacked::new() }; TILE_ROWS];
+    for first in (0..cols).step_by(MAX_BLOCK_SIZE) {
+        let columns = MAX_BLOCK_SIZE.min(cols - first);
+        let start = first / F::BLOCK_SIZE * F::BYTES;
+        let bytes = columns / F::BLOCK_SIZE * F::BYTES;
+        for (row, into) in matrix.chunks_exact(row_bytes).zip(&mut unpacked) {
+            // Rows in turn are too far apart for the hardware to see what is read next.
+            for line in (0..bytes).step_by(64) {
+                // SAFETY: guaranteed by the caller.
+                unsafe { V::prefetch(row.as_ptr().wrapping_add(start + bytes + line)) };
             }
-            let group = b * (F::BLOCK_SIZE / F::GROUP) * width + r;
-            let groups = F::BLOCK_SIZE / F::GROUP;
-            let targets = scales[group..].iter_mut().step_by(width);
-            for (target, scale) in targets.zip(&unpacked.scales[..groups]) {
-                *target = *scale;
-            }
-            if F::MINS {
-                let targets = mins[group..].iter_mut().step_by(width);
-                for (target, min) in targets.zip(&unpacked.mins[..groups]) {
-                    *target = *min;
+            into.fill::<F>(&row[start..start + bytes]);
+            if V::SIGNED {
+                for quant in &mut into.quants {
+                    *quant = quant.wrapping_sub(F::OFFSET as u8);
                 }
+            }
+        }
+        // SAFETY: guaranteed by the caller; `unpacked` has the words of all rows.
+        unsafe {
+            let groups = columns / F::GROUP;
+            transpose::<V>(
+                unpacked[0].quants.as_ptr().cast(),
+                weights.add(first / 4 * width),
+                columns / 4,
+            );
+            transpose::<V>(
+                unpacked[0].scales.as_ptr().cast(),
+                scales.add(first / F::GROUP * width).cast(),
+                groups,
+            );
+            if F::MINS {
+                transpose::<V>(
+                    unpacked[0].mins.as_ptr().cast(),
+                    mins.add(first / F::GROUP * width).cast(),
+                    groups,
+                );
+            }
+        }
+    }
+}
+
+/// Transposes `count` words of each row of an array of [`Unpacked`], from `from` in the first: `to [count][2 N]`.
+///
+/// # Safety
+/// As [`unpack_rows`].
+#[inline(always)]
+unsafe fn transpose<V: Bytes>(from: *const u32, to: *mut u32, count: usize) {
+    let stride = size_of::<Unpacked>() / 4;
+    for word in (0..count).step_by(V::N) {
+        for half in 0..2 {
+            // SAFETY: guaranteed by the caller; a row has whole vectors of words.
+            unsafe {
+                V::transpose(
+                    (from.add(half * V::N * stride + word), stride),
+                    (to.add(word * 2 * V::N + half * V::N), 2 * V::N),
+                    V::N.min(count - word),
+                );
             }
         }
     }

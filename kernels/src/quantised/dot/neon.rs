@@ -4,7 +4,8 @@
 use std::arch::aarch64::*;
 
 use super::super::format::{
-    Format, MAX_GROUPS, Q1_0, Q2_0, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Unpacked,
+    Format, MAX_GROUPS, Q1_0, Q2_0, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
+    Unpacked, six_bits,
 };
 use super::super::lists::{
     FP4, HALF_POWERS, IQ4, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Nl, Iq4Xs, Mxfp4,
@@ -14,14 +15,14 @@ use super::{BLOCK, ROWS, Row};
 use crate::neon::{Ints, half, sdot};
 
 /// A format as this loop reads it. By default a block is unpacked to memory first.
-pub(super) trait Weights: Format {
+pub(super) trait Weights: Format + Sized {
     /// Unpacks scales and minima, and all that [`Self::weights`] does not read from the block.
     ///
     /// # Safety
     /// Needs NEON, and a whole block.
     #[inline(always)]
     unsafe fn prepare(block: &[u8], into: &mut Unpacked) {
-        Self::unpack(block, into);
+        into.fill::<Self>(block);
     }
 
     /// Numbers `32 * n..32 * n + 32` of the block, without their scale.
@@ -257,12 +258,7 @@ unsafe fn scaled(bytes: u64, factor: f32, out: &mut [f32]) {
 unsafe fn scales_and_mins(block: *const u8, into: &mut Unpacked) {
     // SAFETY: guaranteed by the caller; the twelve bytes of scales start at byte 4.
     unsafe {
-        let words = block.cast::<u32>();
-        let [a, b, c] = [1, 2, 3].map(|i| words.add(i).read_unaligned());
-        let scales = c & 0x0f0f_0f0f | (a >> 6 & 0x0303_0303) << 4;
-        let mins = c >> 4 & 0x0f0f_0f0f | (b >> 6 & 0x0303_0303) << 4;
-        let scales = u64::from(a & 0x3f3f_3f3f) | u64::from(scales) << 32;
-        let mins = u64::from(b & 0x3f3f_3f3f) | u64::from(mins) << 32;
+        let [scales, mins] = six_bits(&*block.add(4).cast());
         scaled(scales, half(block), &mut into.scales);
         scaled(mins, half(block.add(2)), &mut into.mins);
     }
@@ -334,7 +330,7 @@ in_registers! {
         ];
         less(32, both(low, upper))
     };
-    Iq4Xs: |block, into| iq4_xs_scales(&*block.cast(), into),
+    Iq4Xs: |block, into| iq4_xs_scales(&*block.cast(), &mut into.scales),
         |n| nibbles_of(&IQ4, block.add(8 + 16 * n));
 }
 

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::super::format::{Format, Q5K, Unpacked};
+use super::super::format::{Format, Q5K, Unpacked, six_bits};
 use super::super::lists::IQ4;
 use super::x86::{half, load, nibbles_of, prefetch, signed, unsigned};
 use super::{ROWS, Row};
@@ -149,7 +149,7 @@ pub(super) unsafe fn ternary<F: Format, const VNNI: bool>(
         for (found, row) in found.iter_mut().zip(rows) {
             let mut both = [_mm256_setzero_ps(); 2];
             for (block, bytes) in row.chunks_exact(F::BYTES).enumerate() {
-                F::unpack(bytes, &mut unpacked);
+                unpacked.fill::<F>(bytes);
                 for group in 0..8 {
                     let weights = load(unpacked.quants.as_ptr().add(32 * group));
                     let weights = _mm256_xor_si256(weights, offset);
@@ -172,12 +172,7 @@ pub(super) unsafe fn ternary<F: Format, const VNNI: bool>(
 unsafe fn scales_and_mins(at: *const u8) -> (__m256, __m256) {
     // SAFETY: the caller guarantees the instructions and twelve readable bytes.
     unsafe {
-        let words = at.cast::<u32>();
-        let [a, b, c] = [0, 1, 2].map(|i| words.add(i).read_unaligned());
-        let scales = u64::from(a & 0x3f3f_3f3f)
-            | u64::from(c & 0x0f0f_0f0f | (a >> 6 & 0x0303_0303) << 4) << 32;
-        let mins = u64::from(b & 0x3f3f_3f3f)
-            | u64::from(c >> 4 & 0x0f0f_0f0f | (b >> 6 & 0x0303_0303) << 4) << 32;
+        let [scales, mins] = six_bits(&*at.cast());
         (floats(scales), floats(mins))
     }
 }
