@@ -68,9 +68,6 @@ pub(super) trait Bytes: Lanes {
         input: i32,
     ) -> Self::Sums;
     unsafe fn to_floats(sums: Self::Sums) -> Self;
-    /// Prefetches the cache line at `at`; the address need not be valid.
-    #[inline(always)]
-    unsafe fn prefetch(_at: *const u8) {}
     /// Transposes `N` rows of words: word j of row i becomes word i of row j, of which `count` are stored. `from` and
     /// `to` are the first word, and words from one row to the next; each row of `from` has `N` words.
     #[inline(always)]
@@ -171,11 +168,6 @@ mod x86 {
             unsafe { Self(_mm256_cvtepi32_ps(sums)) }
         }
         #[inline(always)]
-        unsafe fn prefetch(at: *const u8) {
-            // SAFETY: prefetching an invalid address has no effect.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
-        }
-        #[inline(always)]
         unsafe fn transpose(from: (*const u32, usize), to: (*mut u32, usize), count: usize) {
             // SAFETY: the trait's contract.
             unsafe {
@@ -212,11 +204,6 @@ mod x86 {
         unsafe fn to_floats(sums: __m512i) -> Self {
             // SAFETY: the trait's contract.
             unsafe { Self(_mm512_cvtepi32_ps(sums)) }
-        }
-        #[inline(always)]
-        unsafe fn prefetch(at: *const u8) {
-            // SAFETY: prefetching an invalid address has no effect.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
         }
         #[inline(always)]
         unsafe fn transpose(from: (*const u32, usize), to: (*mut u32, usize), count: usize) {

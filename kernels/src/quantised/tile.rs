@@ -9,6 +9,8 @@
 //! inputs   four rows at a time, four bytes broadcast to all lanes
 //! ```
 
+use std::mem::offset_of;
+
 use super::TILE_ROWS;
 use super::format::{Format, MAX_BLOCK_SIZE, Unpacked};
 use super::ints::{Bytes, by_byte_level};
@@ -128,8 +130,7 @@ unsafe fn unpack_rows<V: Bytes, F: Format>(
         for (row, into) in matrix.chunks_exact(row_bytes).zip(&mut unpacked) {
             // Rows in turn are too far apart for the hardware to see what is read next.
             for line in (0..bytes).step_by(64) {
-                // SAFETY: guaranteed by the caller.
-                unsafe { V::prefetch(row.as_ptr().wrapping_add(start + bytes + line)) };
+                prefetch(row.as_ptr().wrapping_add(start + bytes + line));
             }
             into.fill::<F>(&row[start..start + bytes]);
             if V::SIGNED {
@@ -138,25 +139,19 @@ unsafe fn unpack_rows<V: Bytes, F: Format>(
                 }
             }
         }
+        let words = unpacked.as_ptr().cast::<u32>();
+        let groups = first / F::GROUP..(first + columns) / F::GROUP;
         // SAFETY: guaranteed by the caller; `unpacked` has the words of all rows.
         unsafe {
-            let groups = columns / F::GROUP;
-            transpose::<V>(
-                unpacked[0].quants.as_ptr().cast(),
-                weights.add(first / 4 * width),
-                columns / 4,
-            );
-            transpose::<V>(
-                unpacked[0].scales.as_ptr().cast(),
-                scales.add(first / F::GROUP * width).cast(),
-                groups,
-            );
+            let from = words.add(offset_of!(Unpacked, quants) / 4);
+            transpose::<V>(from, weights.add(first / 4 * width), columns / 4);
+            let from = words.add(offset_of!(Unpacked, scales) / 4);
+            let to = scales.add(groups.start * width).cast();
+            transpose::<V>(from, to, groups.len());
             if F::MINS {
-                transpose::<V>(
-                    unpacked[0].mins.as_ptr().cast(),
-                    mins.add(first / F::GROUP * width).cast(),
-                    groups,
-                );
+                let from = words.add(offset_of!(Unpacked, mins) / 4);
+                let to = mins.add(groups.start * width).cast();
+                transpose::<V>(from, to, groups.len());
             }
         }
     }
@@ -299,4 +294,17 @@ unsafe fn store<V: Lanes>(sums: [V; 2], count: usize, to: *mut f32, add: bool) {
             }
         }
     }
+}
+
+/// Prefetches the cache line at `at`, where Kept has an instruction for that; the address need not be valid.
+#[inline(always)]
+pub(super) fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: prefetching an invalid address has no effect.
+    unsafe {
+        use std::arch::x86_64::*;
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }

@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 
 use super::super::format::{Format, Q1_0, Q2_0, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 use super::super::lists::{FP4, HALF_POWERS, IQ4, Iq4Nl, Mxfp4};
+use super::super::tile;
 use super::{BLOCK, ROWS, Row};
 use crate::x86::sum4;
 
@@ -45,11 +46,10 @@ pub(super) unsafe fn load(at: *const u8) -> __m256i {
 
 /// Prefetches the cache line `AHEAD` bytes after `at`; the address need not be valid.
 #[inline(always)]
-pub(super) unsafe fn prefetch(at: *const u8) {
+pub(super) fn prefetch(at: *const u8) {
     /// About as many bytes as memory delivers within its latency.
     const AHEAD: usize = 1536;
-    // SAFETY: prefetching an invalid address has no effect.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast()) };
+    tile::prefetch(at.wrapping_add(AHEAD));
 }
 
 /// A format of blocks of 32 numbers that start with a scale, followed by the minimum (an added constant) if the
