@@ -2,6 +2,7 @@
 import { describe, expect, it } from 'vitest'
 import { markdownOf } from '../src/lib/headings'
 import { withoutMarks } from '../src/lib/inline'
+import { shapeOf, tabOf, withoutLineMarks } from '../src/lib/lines'
 
 /** As it looks; the length stays. */
 function look(words: string): string {
@@ -46,5 +47,57 @@ describe('the marks of Markdown', () => {
       { start: 0, end: 4, code: false },
       { start: 4, end: 11, code: true },
     ])
+  })
+})
+
+/** The blocks of a Markdown text, between empty lines, as they look, and what each is. */
+function blocks(text: string): [string, string][] {
+  return markdownOf(text, 'markdown').flatMap((part) => {
+    const found: [string, string][] = []
+    for (const { index, 0: words } of text.slice(part.start, part.end).matchAll(/.+(?:\n.+)*/g)) {
+      const [start, end] = [part.start + index, part.start + index + words.length]
+      const shape = shapeOf(text, start, end, part)
+      const shown = withoutLineMarks(words, start, end, shape, part)
+      expect(shown).toHaveLength(words.length)
+      found.push([shape, shown.replaceAll('\u200b', '')])
+    }
+    return found
+  })
+}
+
+describe('the lines of Markdown', () => {
+  it('have bullets and boxes', () => {
+    expect(blocks('- one\n* two\n  + three\n- [ ] call\n- [x] write\n1. first\n-5 degrees')).toEqual([
+      ['text', '• one\n• two\n  • three\n☐ call\n☑ write\n1. first\n-5 degrees'],
+    ])
+  })
+  it('are code without its fences', () => {
+    expect(blocks('Run:\n\n```sh\nmake run\n\n- x\n```\nand\n\n    make test\n')).toEqual([
+      ['text', 'Run:'],
+      ['code', 'make run'],
+      ['code', '- x'],
+      ['text', 'and'],
+      ['code', '    make test'],
+    ])
+    // Still open; and a fence of another kind inside.
+    expect(blocks('~~~\n```\n- x')).toEqual([['code', '```\n- x']])
+    expect(blocks('- an item\n\n    its second paragraph')).toEqual([
+      ['text', '• an item'],
+      ['text', '    its second paragraph'],
+    ])
+  })
+  it('are tables in columns, with borders if they are wide', () => {
+    const table = '| a | b |\n|---|:-:|\n| 1 | x \\| y |\n|| 2 |'
+    expect(blocks(table)).toEqual([['table', 'a\tb\n─────────\n1\tx \\| y\n\t2']])
+    expect(tabOf(table)).toBe(8)
+    const wide = `| a | ${'w'.repeat(60)} |\n|---|---|\n| b | c |`
+    expect(tabOf(wide)).toBeNull()
+    expect(blocks(wide)).toEqual([['table', `│ a │ ${'w'.repeat(60)} │\n┼───┼───┼\n│ b │ c │`]])
+  })
+  it('are quotes without their marks', () => {
+    expect(blocks('> What was said\n> > and **asked**\n>\n> after it')).toEqual([
+      ['quote', 'What was said\nand **asked**\n\nafter it'],
+    ])
+    expect(blocks('5\n> 4')).toEqual([['text', '5\n> 4']])
   })
 })

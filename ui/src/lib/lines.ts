@@ -1,0 +1,85 @@
+/**
+ * The marks of Markdown that make up lines: fences, the frames of tables, bullets, boxes to tick, quotes. As shown they
+ * have the same length (`inline.ts`).
+ */
+import type { MarkdownPart } from './headings'
+
+/** What a block of Markdown is: only text has marks inside its lines. */
+export type Shape = 'text' | 'code' | 'table' | 'quote'
+
+/** Its width is zero. */
+const NOTHING = '\u200b'
+const ROWS = /^(?:\|.*(?:\n|$))+$/
+const QUOTE = /^(?: {0,3}>.*(?:\n|$))+$/
+const INDENTED = /^(?:(?: {4}|\t).*(?:\n|$))+$/
+const ITEM = /^[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]/
+const FRAME = /^\|[ \t:|-]*-[ \t:|-]*$/
+
+/** How far above a block the item is looked for that it may belong to. */
+const FAR = 4000
+
+const hidden = (words: string) => NOTHING.repeat(words.length)
+
+/** What the block of `text` from `start` to `end` in `part` is. */
+export function shapeOf(text: string, start: number, end: number, part: MarkdownPart): Shape {
+  const words = text.slice(start, end)
+  if (part.code) return 'code'
+  if (ROWS.test(words)) return 'table'
+  if (QUOTE.test(words)) return 'quote'
+  // Below an item of a list, indented lines belong to it.
+  const above = text.slice(Math.max(part.start, start - FAR), start).trimEnd()
+  const last = above.slice(above.lastIndexOf('\n') + 1)
+  return INDENTED.test(words) && !ITEM.test(last) && !/^\s/.test(last) ? 'code' : 'text'
+}
+
+/** The block of `text` from `start` to `end`, a block of `shape` in `part`, without the marks of its lines. */
+export function withoutLineMarks(words: string, start: number, end: number, shape: Shape, part: MarkdownPart): string {
+  switch (shape) {
+    case 'code': {
+      if (!part.code) return words
+      const opened = start <= part.start ? words.replace(/^ {0,3}(?:```|~~~).*(?:\n|$)/, hidden) : words
+      return end >= part.end - 1 ? opened.replace(/(?:\n|^) {0,3}(?:```|~~~)[ \t]*$/, hidden) : opened
+    }
+    case 'table':
+      return tabOf(words) === null ? framed(words) : inColumns(words)
+    case 'quote':
+      return words.replace(/^(?: {0,3}> ?)+/gm, hidden)
+    case 'text':
+      return words.replace(/^([ \t]*)[-*+] (\[[ xX]\] )?/gm, (mark, indent: string, box: string | undefined) => {
+        const sign = box === undefined ? '\u2022' : box[1] === ' ' ? '\u2610' : '\u2611'
+        return `${indent}${sign} ${NOTHING.repeat(mark.length - indent.length - 2)}`
+      })
+  }
+}
+
+/** The border of two cells, with the spaces around it, or an escaped one. */
+const BORDER = /[ \t]*\\?\|[ \t]*/g
+/** A table with wider rows is shown with its borders. */
+const WIDEST = 84
+
+/** Columns from one tab to the next, in which the cells of a table stand below each other; null if they are too wide. */
+export function tabOf(table: string): number | null {
+  const rows = table.split('\n').filter((row) => !FRAME.test(row))
+  const cells = rows.map((row) => inColumns(row).replaceAll(NOTHING, '').split('\t'))
+  const tab = Math.max(...cells.flat().map(({ length }) => length)) + 2
+  return tab * Math.max(...cells.map(({ length }) => length)) <= WIDEST ? tab : null
+}
+
+/** Tabs in place of the borders between cells, and a line below the titles. */
+function inColumns(table: string): string {
+  return table.replace(/^.*$/gm, (row) => {
+    if (FRAME.test(row)) return '\u2500'.repeat(row.length)
+    return row.replace(BORDER, (border, at: number) => {
+      if (border.includes('\\')) return border
+      const inside = at > 0 && at + border.length < row.length
+      return hidden(border.slice(inside ? 1 : 0)) + (inside ? '\t' : '')
+    })
+  })
+}
+
+function framed(table: string): string {
+  return table.replace(/^.*$/gm, (row) => {
+    if (FRAME.test(row)) return row.replace(/[-:]/g, '\u2500').replaceAll('|', '\u253c')
+    return row.replace(BORDER, (border) => (border.includes('\\') ? border : border.replace('|', '\u2502')))
+  })
+}
