@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use kept_engine::documents::Document;
+use pulldown_cmark::{Event, LinkType, Options, Parser, Tag, TagEnd};
 use serde::{Deserialize, Serialize};
 
 use crate::contract::{Source, Turn, TurnState};
@@ -252,7 +253,7 @@ fn html(title: &str, conversation: &Loaded) -> String {
         let _ = writeln!(text, "<h2>{}</h2>", escaped(&turn.question));
         let answer = turn.answer.trim();
         if !answer.is_empty() {
-            let _ = writeln!(text, "<p class=\"answer\">{}</p>", escaped(answer));
+            let _ = writeln!(text, "{}", rendered(answer));
         }
         if let Some(missing) = missing(turn) {
             let _ = writeln!(text, "<p><em>{}</em></p>", escaped(missing));
@@ -276,11 +277,42 @@ fn html(title: &str, conversation: &Loaded) -> String {
 /// A passage is the more yellow, the more of it was remembered.
 const STYLE: &str = "\
 body { max-width: 42em; margin: 2em auto; padding: 0 1em; font: 16px/1.5 system-ui, sans-serif; }
-.answer { white-space: pre-wrap; }
+table { border-collapse: collapse; }
+th, td { border: 1px solid #ccc; padding: 0.2em 0.6em; }
+pre { overflow-x: auto; padding: 0.6em; background: #f4f4f2; }
 blockquote { margin: 1em 0; padding-left: 1em; border-left: 3px solid #ccc; white-space: pre-wrap; }
 mark { background: rgb(255 214 64 / var(--kept)); color: inherit; }
 small { color: #666; }
 ";
+
+/// An answer's Markdown as HTML, as in the window: raw HTML is text, and links and pictures are words.
+fn rendered(answer: &str) -> String {
+    let options =
+        Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
+    let mut addresses = Vec::new();
+    let events = Parser::new_ext(answer, options).filter_map(|event| match event {
+        Event::Html(text) | Event::InlineHtml(text) => Some(Event::Text(text)),
+        Event::Start(Tag::Link {
+            link_type,
+            dest_url,
+            ..
+        }) => {
+            let bare = matches!(link_type, LinkType::Autolink | LinkType::Email);
+            addresses.push((!bare).then_some(dest_url));
+            None
+        }
+        Event::End(TagEnd::Link) => {
+            let address = addresses.pop().flatten()?;
+            Some(Event::Text(format!(" ({address})").into()))
+        }
+        Event::Start(Tag::Image { .. }) | Event::End(TagEnd::Image) => None,
+        Event::TaskListMarker(done) => Some(Event::Text(if done { "☑ " } else { "☐ " }.into())),
+        event => Some(event),
+    });
+    let mut html = String::new();
+    pulldown_cmark::html::push_html(&mut html, events);
+    html
+}
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
@@ -291,7 +323,26 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::file_name;
+    use super::{file_name, rendered};
+
+    #[test]
+    fn an_answer_in_html_runs_and_loads_nothing() {
+        let answer = "**Yes**, see [the *lease*](javascript:a()) and ![plan](x.png) <b onclick=a()>5 < 6</b>\n\n\
+                      | a | b |\n|---|---|\n| 1 | 2 |\n\n- [x] paid\n- <https://a.b>\n\n<script>a()</script>";
+        let html = rendered(answer);
+        assert!(html.starts_with(
+            "<p><strong>Yes</strong>, see the <em>lease</em> (javascript:a()) and plan &lt;b onclick=a()&gt;5 &lt; 6&lt;/b&gt;</p>"
+        ), "{html}");
+        assert!(html.contains("<td>1</td><td>2</td>"), "{html}");
+        assert!(
+            html.contains("<li>☑ paid</li>\n<li>https://a.b</li>"),
+            "{html}"
+        );
+        assert!(html.contains("&lt;script&gt;a()&lt;/script&gt;"), "{html}");
+        for sign in ["<b", "<a", "<img", "<script"] {
+            assert!(!html.contains(sign), "{sign}: {html}");
+        }
+    }
 
     #[test]
     fn a_file_made_from_a_document_has_another_name() {
