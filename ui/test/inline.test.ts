@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest'
 import { markdownOf } from '../src/lib/headings'
 import { withoutMarks } from '../src/lib/inline'
-import { shapeOf, tabOf, withoutLineMarks } from '../src/lib/lines'
+import { shapeOf, withoutLineMarks } from '../src/lib/lines'
 
 /** As it looks; the length stays. */
 function look(words: string): string {
@@ -85,14 +85,6 @@ describe('the lines of Markdown', () => {
       ['text', '• an item'],
       ['text', '    its second paragraph'],
     ])
-  })
-  it('are tables in columns, with borders if they are wide', () => {
-    const table = '| a | b |\n|---|:-:|\n| 1 | x \\| y |\n|| 2 |'
-    expect(blocks(table)).toEqual([['table', 'a\tb\n─────────\n1\tx \\| y\n\t2']])
-    expect(tabOf(table)).toBe(8)
-    const wide = `| a | ${'w'.repeat(60)} |\n|---|---|\n| b | c |`
-    expect(tabOf(wide)).toBeNull()
-    expect(blocks(wide)).toEqual([['table', `│ a │ ${'w'.repeat(60)} │\n┼───┼───┼\n│ b │ c │`]])
   })
   it('are quotes without their marks', () => {
     expect(blocks('> What was said\n> > and **asked**\n>\n> after it')).toEqual([

@@ -54,7 +54,7 @@ async function settle() {
   await new Promise((resolve) => setTimeout(resolve, 5))
   flushSync()
 }
-const textOf = (text: string): Text => ({ id: 1, key: '1', text, blocks: blocksOf(text, []), wraps: [], markdown: [] })
+const textOf = (text: string): Text => ({ id: 1, key: '1', text, blocks: blocksOf(text, []), wraps: [], markdown: [], columns: new Map() })
 /** A map with one token per sentence of the text. */
 const mapped = (counts: [number, number, number], some = {}) =>
   painted([FIRST, SECOND, TEXT.length], counts, { slots: 10, all: { slots: 10, ends: new Uint32Array([FIRST, SECOND, TEXT.length]), counts: new Uint16Array(counts) }, ...some }) // prettier-ignore

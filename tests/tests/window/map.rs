@@ -284,3 +284,47 @@ fn the_page_shows_what_is_remembered_because_of_the_question() {
     });
     app.close();
 }
+
+#[test]
+fn a_table_stands_in_columns_and_is_painted_in_its_cells() {
+    if !can_open() {
+        return;
+    }
+    let home = Home::new();
+    let app = first_start(&home);
+    let mut table = String::from("Lockers.\n| Name | Locker | Remarks |\n|---|---:|---|\n");
+    for i in 0..40 {
+        table += &format!(
+            "| Person {i} | {} | by the **old** door, beside the lamp |\n",
+            4000 + 7 * i
+        );
+    }
+    app.drop_files(&[&home.file("lockers.md", table)]);
+    app.shows_document("lockers.md");
+    app.choose_method("snapkv");
+    app.ask("What is the locker of Person 7?");
+    app.is_answered();
+    let found = app.until("the table is painted", |app| {
+        let found = app.script(
+            "const cells = [...document.querySelectorAll('.table .row > span')].map(cell => cell.getBoundingClientRect())
+             const lefts = n => new Set([...document.querySelectorAll(`.table .row > span:nth-child(${n})`)].map(cell => cell.getBoundingClientRect().left)).size
+             const boxes = [...$$('run')].flatMap(run => [run, ...run.children]).map(run => run.getBoundingClientRect())
+             const inside = (a, b) => a.left >= b.left - 1 && a.right <= b.right + 1 && a.top >= b.top - 4 && a.bottom <= b.bottom + 4
+             const text = document.querySelector('.table')?.textContent.replaceAll('\u{200b}', '')
+             const table = document.querySelector('.table')?.getBoundingClientRect()
+             const of = boxes.filter(box => table && box.top > table.top && box.bottom < table.bottom)
+             return {columns: [lefts(2), lefts(3)], boxes: of.length, outside: of.filter(box => !cells.some(cell => inside(box, cell))).length, text}",
+            Value::Null,
+        );
+        (found["boxes"].as_u64()? > 5).then_some(found)
+    });
+    app.picture("table");
+    assert_eq!(found["columns"], json!([1, 1]), "{found}");
+    assert_eq!(found["outside"], 0, "{found}");
+    let text = found["text"].as_str().unwrap_or_default();
+    assert!(
+        text.contains("Person 0") && !text.contains(['|', '*']),
+        "{text}"
+    );
+    app.close();
+}

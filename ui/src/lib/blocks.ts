@@ -24,7 +24,7 @@ const MAXIMUM = 2000
 
 /**
  * The blocks of `text`. Characters between blocks are white space only. `isSoft` tells whether the break before the line
- * at an offset is soft.
+ * at an offset is soft, and `isRow` whether a line is a row of a table: a table has blocks of its own.
  */
 export function blocksOf(
   text: string,
@@ -33,6 +33,7 @@ export function blocksOf(
   maximum = MAXIMUM,
   isSoft: (line: number) => boolean = () => false,
   headings: readonly Heading[] = [],
+  isRow: (line: number, end: number) => boolean = () => false,
 ): Block[] {
   const blocks: Block[] = []
   const titles = new Map(headings.map((heading) => [heading.start, heading]))
@@ -60,7 +61,7 @@ export function blocksOf(
   edges.forEach(({ start, page, document }, i) => {
     const end = edges[i + 1]?.start ?? text.length
     const before = blocks.length
-    cut(text, start, Math.max(start, end), page, maximum, isSoft, titles, blocks)
+    cut(text, start, Math.max(start, end), page, maximum, isSoft, isRow, titles, blocks)
     const first = blocks[before]
     if (first) first.document = document
   })
@@ -126,6 +127,7 @@ function cut(
   page: number | null,
   maximum: number,
   isSoft: (line: number) => boolean,
+  isRow: (line: number, end: number) => boolean,
   titles: ReadonlyMap<number, Heading>,
   blocks: Block[],
 ) {
@@ -134,6 +136,8 @@ function cut(
   let gap = false
   let start = -1
   let end = from
+  /** The lines since `start` are rows of a table. */
+  let rows = false
 
   const close = () => {
     if (start < 0) return
@@ -169,6 +173,9 @@ function cut(
       start = piece
       end = stop
     } else {
+      const row = isRow(line, stop)
+      if (start >= 0 && row !== rows) close()
+      rows = row
       const long = start >= 0 && stop - start > maximum
       if (long && (stop - start > 2 * maximum || !isSoft(line))) close()
       if (start < 0) start = line

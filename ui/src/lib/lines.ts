@@ -1,6 +1,6 @@
 /**
- * The marks of Markdown that make up lines: fences, the frames of tables, bullets, boxes to tick, quotes. As shown they
- * have the same length (`inline.ts`).
+ * The marks of Markdown at the beginnings of lines: fences, bullets, boxes to tick, quotes. As shown they have the same
+ * length (`inline.ts`).
  */
 import type { MarkdownPart } from './headings'
 
@@ -13,7 +13,6 @@ const ROWS = /^(?:\|.*(?:\n|$))+$/
 const QUOTE = /^(?: {0,3}>.*(?:\n|$))+$/
 const INDENTED = /^(?:(?: {4}|\t).*(?:\n|$))+$/
 const ITEM = /^[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]/
-const FRAME = /^\|[ \t:|-]*-[ \t:|-]*$/
 
 /** How far above a block the item is looked for that it may belong to. */
 const FAR = 4000
@@ -41,7 +40,7 @@ export function withoutLineMarks(words: string, start: number, end: number, shap
       return end >= part.end - 1 ? opened.replace(/(?:\n|^) {0,3}(?:```|~~~)[ \t]*$/, hidden) : opened
     }
     case 'table':
-      return tabOf(words) === null ? framed(words) : inColumns(words)
+      return words
     case 'quote':
       return words.replace(/^(?: {0,3}> ?)+/gm, hidden)
     case 'text':
@@ -50,36 +49,4 @@ export function withoutLineMarks(words: string, start: number, end: number, shap
         return `${indent}${sign} ${NOTHING.repeat(mark.length - indent.length - 2)}`
       })
   }
-}
-
-/** The border of two cells, with the spaces around it, or an escaped one. */
-const BORDER = /[ \t]*\\?\|[ \t]*/g
-/** A table with wider rows is shown with its borders. */
-const WIDEST = 84
-
-/** Columns from one tab to the next, in which the cells of a table stand below each other; null if they are too wide. */
-export function tabOf(table: string): number | null {
-  const rows = table.split('\n').filter((row) => !FRAME.test(row))
-  const cells = rows.map((row) => inColumns(row).replaceAll(NOTHING, '').split('\t'))
-  const tab = Math.max(...cells.flat().map(({ length }) => length)) + 2
-  return tab * Math.max(...cells.map(({ length }) => length)) <= WIDEST ? tab : null
-}
-
-/** Tabs in place of the borders between cells, and a line below the titles. */
-function inColumns(table: string): string {
-  return table.replace(/^.*$/gm, (row) => {
-    if (FRAME.test(row)) return '\u2500'.repeat(row.length)
-    return row.replace(BORDER, (border, at: number) => {
-      if (border.includes('\\')) return border
-      const inside = at > 0 && at + border.length < row.length
-      return hidden(border.slice(inside ? 1 : 0)) + (inside ? '\t' : '')
-    })
-  })
-}
-
-function framed(table: string): string {
-  return table.replace(/^.*$/gm, (row) => {
-    if (FRAME.test(row)) return row.replace(/[-:]/g, '\u2500').replaceAll('|', '\u253c')
-    return row.replace(BORDER, (border) => (border.includes('\\') ? border : border.replace('|', '\u2502')))
-  })
 }

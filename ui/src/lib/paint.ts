@@ -1,11 +1,12 @@
 /**
  * Paints the runs of one block behind its text: one element per run, positioned under the letters by the text's own
- * layout. The text remains a single text node, so that no letter moves and no ligature changes. Outside the framework,
+ * layout. The text gets no elements for that, so that no letter moves and no ligature changes. Outside the framework,
  * since the document must never be in its state; all blocks are measured before any is drawn, so that a frame has one
  * layout pass.
  */
 import { Fade } from './fade'
 import { draw } from './frames.svelte'
+import { boxesIn } from './places'
 import { CURRENT, FOUND, NOTE, PASSAGE, USED, fadedOf, piecesOf, type Passage, type Piece, type Wish } from './pieces'
 import { STEPS } from './runs'
 
@@ -35,7 +36,7 @@ const OVER = 2
 const LEAST = 0.5
 
 /**
- * The paint of one block. `text` contains the block's text as one text node, `layer` lies under it with the same
+ * The paint of one block. `text` contains the block's text, `layer` lies under it with the same
  * origin.
  */
 export class Paint {
@@ -85,13 +86,13 @@ export class Paint {
 
   /** Boxes of the pieces' letters, relative to the layer. Only reads the layout. */
   measure(): Box[][] {
-    const node = this.text.firstChild
-    if (this.pieces.length === 0 || !(node instanceof Text)) return []
-    if (this.#shown !== node.data) this.moved()
-    this.#shown = node.data
+    if (this.pieces.length === 0) return []
+    const shown = this.text.textContent
+    if (this.#shown !== shown) this.moved()
+    this.#shown = shown
     const measured = this.pieces.map((piece) => {
       const key = `${piece.start}-${piece.end}`
-      const boxes = this.#boxes.get(key) ?? this.#boxesOf(node, piece)
+      const boxes = this.#boxes.get(key) ?? this.#boxesOf(piece)
       this.#boxes.set(key, boxes)
       return boxes.map((box) => ({ ...box }))
     })
@@ -99,14 +100,12 @@ export class Paint {
     return measured
   }
 
-  #boxesOf(node: Text, piece: Piece): Box[] {
+  #boxesOf(piece: Piece): Box[] {
     const origin = this.layer.getBoundingClientRect()
     const { left, right } = this.text.getBoundingClientRect()
-    const range = document.createRange()
-    range.setStart(node, Math.min(node.length, piece.start - this.start))
-    range.setEnd(node, Math.min(node.length, piece.end - this.start))
+    const [first, last] = [piece.start - this.start, piece.end - this.start]
     const boxes: Box[] = []
-    for (const rect of range.getClientRects()) {
+    for (const rect of boxesIn(this.text, first, last)) {
       // White space at the end of a line overflows the edge; its paint does not.
       const from = Math.max(left, rect.left)
       const to = Math.min(right, rect.right)
@@ -155,8 +154,7 @@ export class Paint {
       else this.layer.insertBefore(element, next)
     }
     this.#drawn = drawn
-    const node = this.text.firstChild
-    if (node instanceof Text) this.#fade.show(node, this.#faded, this.start)
+    this.#fade.show(this.text, this.#faded, this.start)
   }
 }
 
