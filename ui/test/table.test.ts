@@ -1,39 +1,60 @@
 /** Tables in columns. */
 import { describe, expect, it } from 'vitest'
 import { blocksOf } from '../src/lib/blocks'
-import { columnsOf, isRow, rowsOf } from '../src/lib/table'
+import { columnsOf, isRowAt, rowsOf, stylesOf, type Style } from '../src/lib/table'
 
 /** The cells of each row as they look; their characters are those of the row. */
-function look(table: string, framed: boolean): string[][] {
-  const rows = rowsOf(table, framed)
+function look(table: string, style: Style): string[][] {
+  const rows = rowsOf(table, style)
   const lengths = rows.map(({ cells }) => cells.join('').length)
   expect(lengths).toEqual(table.split('\n').map(({ length }) => length))
   return rows.map(({ cells }) => cells.map((cell) => cell.replaceAll('\u200b', '')))
 }
 
-function blocks(text: string, kind: string) {
-  return blocksOf(text, [], [], undefined, undefined, [], (line, end) => isRow(text.slice(line, end), kind))
+function tables(text: string, kind: string, name: string) {
+  const styles = stylesOf(text, { kind, name, documents: [] })
+  const isRow = (line: number, end: number) => isRowAt(text, styles, line, end)
+  const blocks = blocksOf(text, [], [], undefined, undefined, [], isRow)
+  return { blocks, columns: [...columnsOf(text, blocks, styles)] }
 }
 
-const widths = (text: string, kind: string) => [...columnsOf(text, blocks(text, kind), { kind, documents: [] })]
+const widths = (text: string, kind: string, name = '') =>
+  tables(text, kind, name).columns.map(([block, { widths }]) => [block, widths])
 
 describe('rows', () => {
   it('of Markdown have frames', () => {
-    expect(look('| a | b |\n|---|:-:|\n|1|x \\| y  |\n|| 2 |\n| open', true)).toEqual([
+    expect(look('| a | b |\n|---|:-:|\n|1|x \\| y  |\n|| 2 |\n| open', 'framed')).toEqual([
       ['a', 'b'],
       [''],
       ['1', 'x \\| y'],
       ['', '2'],
       ['open'],
     ])
-    expect(rowsOf('| a |\n|---|', true).map(({ line }) => line)).toEqual([false, true])
+    expect(rowsOf('| a |\n|---|', 'framed').map(({ line }) => line)).toEqual([false, true])
   })
   it('of other documents do not, and may begin with an empty cell', () => {
-    expect(look('Date | Item\n | 70 |  | x\n| y |', false)).toEqual([
+    expect(look('Date | Item\n | 70 |  | x\n| y |', 'bars')).toEqual([
       ['Date', 'Item'],
       ['', '70', '', 'x'],
       ['', 'y'],
     ])
+  })
+})
+
+describe('CSV', () => {
+  it('has separators outside quotes', () => {
+    expect(look('a,"b, ""c""",\n"",d "e" f,"open', ',')).toEqual([
+      ['a', 'b, "c"', ''],
+      ['', 'd "e" f', 'open'],
+    ])
+    expect(look('1,5;x', ';')).toEqual([['1,5', 'x']])
+  })
+  it('is a table by its name', () => {
+    expect(widths('Item,"Cost; net"\nOil,33.10\n', 'code', 'a.csv')).toEqual([[0, [4, 9]]])
+    expect(widths('Item;Cost, net\nOil;33,10', 'code', 'a.CSV')).toEqual([[0, [4, 9]]])
+    expect(widths('Item\tCost', 'code', 'a.tsv')).toEqual([[0, [4, 4]]])
+    expect(widths('f(a, b)', 'code', 'a.py')).toEqual([])
+    expect(widths('one column\n', 'code', 'a.csv')).toEqual([])
   })
 })
 
@@ -43,8 +64,8 @@ describe('columns', () => {
     const sheet = Array.from({ length: 200 }, (_, i) => row(i)).join('\n')
     const text = `Costs\n\n${sheet}\n\nb | c`
     const all = widths(text, 'XLSX')
-    expect(new Set(all.map(([, widths]) => widths.join()))).toEqual(new Set(['3,29,1', '1,1']))
-    expect(all.length).toBe(blocks(text, 'XLSX').length - 1)
+    expect(new Set(all.map(([, widths]) => String(widths)))).toEqual(new Set(['3,29,1', '1,1']))
+    expect(all.length).toBe(tables(text, 'XLSX', '').blocks.length - 1)
     expect(all.length).toBeGreaterThan(3)
   })
   it('are narrower if the table would be too wide, or there are none', () => {

@@ -1,8 +1,9 @@
 /**
- * Tables as columns. Markdown has rows of `| a | b |`; the text of office files, web pages and PDFs has `a | b`. A row is
- * cut into cells that have all its characters: borders are the end of the cell before them, and have no width.
+ * Tables as columns. Markdown has rows of `| a | b |`; the text of office files, web pages and PDFs has `a | b`, and CSV
+ * `a,"b"`. A row is cut into cells that have all its characters: borders are the end of the cell before them, and have no
+ * width.
  */
-import { kindAt, type Block } from './blocks'
+import type { Block } from './blocks'
 import type { DocumentFacts } from './contract'
 
 /** Its width is zero. */
@@ -20,67 +21,147 @@ const WIDEST = 66
 const NARROWEST = 8
 const GAP = 2
 
+/** How rows are written: with a frame, with bars between cells, or with the separator of CSV. */
+export type Style = 'framed' | 'bars' | ',' | ';' | '\t'
+
+/** A document, or one of several, and how its tables are written. */
+export interface Styled {
+  start: number
+  end: number
+  /** Null if it has none. */
+  style: Style | null
+}
+
+export function stylesOf(
+  text: string,
+  { kind, name, documents }: Pick<DocumentFacts, 'kind' | 'name' | 'documents'>,
+): Styled[] {
+  const parts = documents.length > 0 ? documents : [{ kind, name, start: 0, end: text.length }]
+  return parts.map(({ kind, name, start, end }) => ({ start, end, style: styleOf(kind, name, text.slice(start, end)) }))
+}
+
+function styleOf(kind: string, name: string, text: string): Style | null {
+  if (kind === 'markdown') return 'framed'
+  if (kind === 'code') return separatorOf(name, text)
+  return kind === 'text' ? null : 'bars'
+}
+
+/** The separator of CSV: the one that its first line has most often outside quotes. */
+function separatorOf(name: string, text: string): Style | null {
+  if (!/\.(csv|tsv)$/i.test(name)) return null
+  const titles = text.slice(0, text.indexOf('\n') + 1 || text.length).replace(/"[^"]*"/g, '')
+  const counts = (['\t', ';', ','] as const).map((style) => ({ style, count: titles.split(style).length - 1 }))
+  const most = counts.reduce((a, b) => (b.count > a.count ? b : a))
+  return most.count > 0 ? most.style : null
+}
+
+function styleAt(styles: readonly Styled[], offset: number): Style | null {
+  return styles.find(({ start, end }) => offset >= start && offset < end)?.style ?? null
+}
+
+/** Whether the line of `text` from `start` to `end` is a row of a table. */
+export function isRowAt(text: string, styles: readonly Styled[], start: number, end: number): boolean {
+  const style = styleAt(styles, start)
+  if (style === null) return false
+  const line = text.slice(start, end)
+  if (style === 'framed') return FRAMED.test(line)
+  return style === 'bars' ? BARE.test(line) : line.trim() !== ''
+}
+
 export interface Row {
   cells: string[]
   /** The line below the titles. */
   line: boolean
 }
 
-/** The rows of a table, without their line breaks; those of Markdown are framed. */
-export function rowsOf(table: string, framed: boolean): Row[] {
+/** The rows of a table, without their line breaks. */
+export function rowsOf(table: string, style: Style): Row[] {
   return table.split('\n').map((row) => {
-    if (framed && LINE.test(row)) return { cells: [NOTHING.repeat(row.length)], line: true }
-    const cells: string[] = []
-    let shown = ''
-    let at = 0
-    for (const { 0: border, index } of row.matchAll(BORDER)) {
-      if (border.includes('\\')) continue
-      shown += row.slice(at, index) + NOTHING.repeat(border.length)
-      at = index + border.length
-      if (framed && index === 0) continue
-      cells.push(shown)
-      shown = ''
-    }
-    shown += row.slice(at)
-    if (shown !== '' || cells.length === 0) cells.push(shown)
+    if (style === 'framed' && LINE.test(row)) return { cells: [NOTHING.repeat(row.length)], line: true }
+    const cells = style === 'framed' || style === 'bars' ? barred(row, style === 'framed') : separated(row, style)
     return { cells, line: false }
   })
 }
 
-/** The widths of the columns of each block that is a part of a table; those of one table are the same. */
-export function columnsOf(
-  text: string,
-  blocks: readonly Block[],
-  document: Pick<DocumentFacts, 'kind' | 'documents'>,
-): Map<number, readonly number[]> {
-  const found = new Map<number, readonly number[]>()
+function barred(row: string, framed: boolean): string[] {
+  const cells: string[] = []
+  let shown = ''
+  let at = 0
+  for (const { 0: border, index } of row.matchAll(BORDER)) {
+    if (border.includes('\\')) continue
+    shown += row.slice(at, index) + NOTHING.repeat(border.length)
+    at = index + border.length
+    if (framed && index === 0) continue
+    cells.push(shown)
+    shown = ''
+  }
+  shown += row.slice(at)
+  if (shown !== '' || cells.length === 0) cells.push(shown)
+  return cells
+}
+
+/** The cells of CSV: quotes around a cell have no width, and one of two inside. */
+function separated(row: string, separator: string): string[] {
+  const cells = ['']
+  let quoted = false
+  for (let i = 0; i < row.length; i++) {
+    const sign = row[i]!
+    const last = cells.length - 1
+    if (sign === '"' && quoted && row[i + 1] === '"') {
+      cells[last] += NOTHING + sign
+      i++
+    } else if (sign === '"' && (quoted || cells[last]!.trim() === '')) {
+      quoted = !quoted
+      cells[last] += NOTHING
+    } else if (sign === separator && !quoted) {
+      cells[last] += NOTHING
+      cells.push('')
+    } else cells[last] += sign
+  }
+  return cells
+}
+
+/** The columns of a table. */
+export interface Columns {
+  style: Style
+  widths: readonly number[]
+}
+
+/** The columns of each block that is a part of a table; those of one table are the same. */
+export function columnsOf(text: string, blocks: readonly Block[], styles: readonly Styled[]): Map<number, Columns> {
+  const found = new Map<number, Columns>()
   let table: number[] = []
   let first = -1
+  let of: Style | null = null
   const close = (end: number) => {
-    const widths = first < 0 ? null : fitting(table)
-    if (widths) for (let i = first; i < end; i++) found.set(i, widths)
+    const widths = of && fitting(table)
+    if (of && widths) for (let i = first; i < end; i++) found.set(i, { style: of, widths })
     table = []
-    first = -1
+    of = null
   }
   blocks.forEach((block, i) => {
-    const words = text.slice(block.start, block.end)
-    const kind = kindAt(document, block.start)
-    // A block is of rows, or has none (`blocks.ts`), but for long lines.
-    const is = !block.heading && words.split('\n').every((line) => isRow(line, kind))
-    if (!is || block.gap || block.page !== null || block.document !== null) close(i)
-    if (!is) return
-    if (first < 0) first = i
-    for (const { cells, line } of rowsOf(words, kind === 'markdown'))
+    const style = styleAt(styles, block.start)
+    const isTable = !block.heading && isRows(text, styles, block)
+    if (!isTable || block.gap || block.page !== null || block.document !== null) close(i)
+    if (!isTable || style === null) return
+    if (of === null) [of, first] = [style, i]
+    for (const { cells, line } of rowsOf(text.slice(block.start, block.end), style))
       if (!line) cells.forEach((cell, c) => (table[c] = Math.max(table[c] ?? 0, lengthOf(cell))))
   })
   close(blocks.length)
   return found
 }
 
-/** Whether a line is a row of a table. */
-export function isRow(line: string, kind: string): boolean {
-  if (kind === 'text' || kind === 'code') return false
-  return (kind === 'markdown' ? FRAMED : BARE).test(line)
+/** A block is of rows or has none (`blocks.ts`), but for very long lines. */
+function isRows(text: string, styles: readonly Styled[], { start, end }: Block): boolean {
+  let at = start
+  while (at < end) {
+    const found = text.indexOf('\n', at)
+    const stop = found < 0 || found > end ? end : found
+    if (!isRowAt(text, styles, at, stop)) return false
+    at = stop + 1
+  }
+  return end > start
 }
 
 const lengthOf = (cell: string) => cell.replaceAll(NOTHING, '').length

@@ -2,10 +2,10 @@
  * The open document's text and its blocks, fetched once per document. Plain values behind one raw reference: the
  * framework does not track their contents.
  */
-import { blocksOf, kindAt, type Block } from './blocks'
+import { blocksOf, type Block } from './blocks'
 import type { DocumentFacts } from './contract'
 import { headingsOf, markdownOf, type MarkdownPart } from './headings'
-import { columnsOf, isRow } from './table'
+import { columnsOf, isRowAt, stylesOf, type Columns } from './table'
 import { isProse, isSoftAt, wrapsOf, type Wrap } from './reflow'
 
 export interface Text {
@@ -18,7 +18,7 @@ export interface Text {
   wraps: Wrap[]
   markdown: MarkdownPart[]
   /** The columns of the blocks that are tables. */
-  columns: ReadonlyMap<number, readonly number[]>
+  columns: ReadonlyMap<number, Columns>
 }
 
 /** How long the earlier document's text stays, and nothing is said of the next one, in ms. */
@@ -62,10 +62,11 @@ export class TextStore {
       const wraps = isProse(document.kind) ? wrapsOf(text, document.documents) : []
       const isSoft = (line: number) => isSoftAt(text, wraps, line)
       const headings = headingsOf(text, document.kind, document.documents)
-      const isRowAt = (line: number, end: number) => isRow(text.slice(line, end), kindAt(document, line))
-      const blocks = blocksOf(text, document.pages, document.documents, undefined, isSoft, headings, isRowAt)
+      const styles = stylesOf(text, document)
+      const isRow = (line: number, end: number) => isRowAt(text, styles, line, end)
+      const blocks = blocksOf(text, document.pages, document.documents, undefined, isSoft, headings, isRow)
       const markdown = markdownOf(text, document.kind, document.documents)
-      const columns = columnsOf(text, blocks, document)
+      const columns = columnsOf(text, blocks, styles)
       this.current = { id: document.id, key, text, blocks, wraps, markdown, columns }
     } catch (refusal) {
       if (this.#wanted !== key) return
