@@ -8,7 +8,7 @@ use kept_engine::documents::Document;
 use pulldown_cmark::{Event, LinkType, Options, Parser, Tag, TagEnd};
 use serde::{Deserialize, Serialize};
 
-use crate::contract::{Source, Turn, TurnState};
+use crate::contract::{Facts, Finish, Source, Turn, TurnState};
 use crate::messages;
 use crate::state::{Loaded, OpenDocument};
 
@@ -178,6 +178,48 @@ fn made(turn: &Turn) -> String {
     )
 }
 
+/// What is said below an answer in the window (`ui/src/lib/ended.ts`, `doubt.ts`): it goes where the answer goes.
+fn below(turn: &Turn, has_document: bool) -> Vec<&str> {
+    let Some(facts) = turn
+        .facts
+        .as_ref()
+        .filter(|_| turn.state == TurnState::Done)
+    else {
+        return Vec::new();
+    };
+    let ending = match facts.finish {
+        Finish::End | Finish::Stopped => None,
+        Finish::Length => Some("The answer reached the maximum length set in Settings."),
+        Finish::Context => Some("The answer ended because the model’s context is full."),
+        Finish::Repetition => Some("The answer began to repeat itself and was stopped."),
+    };
+    let doubt = doubt(turn, facts).filter(|_| has_document && ending.is_none());
+    let notes = facts.notes.iter().map(String::as_str);
+    ending.into_iter().chain(doubt).chain(notes).collect()
+}
+
+/// Figures that give clear reason for doubt, as `doubtOf` of `ui/src/lib/doubt.ts`.
+fn doubt(turn: &Turn, facts: &Facts) -> Option<&'static str> {
+    if facts.cache.is_empty() || turn.answer.trim().is_empty() {
+        return None;
+    }
+    let share = match facts.prompt_tokens {
+        0 => 1.0,
+        tokens => (facts.rows / tokens as f64).min(1.0),
+    };
+    let cited: HashSet<usize> = facts.citations.iter().map(|cited| cited.source).collect();
+    let is_used = |i: &usize| cited.is_empty() || cited.contains(i);
+    let mut used = (0..turn.sources.len()).filter(is_used).peekable();
+    let most = (share * 0.5).min(0.25);
+    if share < 1.0 && used.peek().is_some() && used.all(|i| f64::from(turn.sources[i].kept) < most)
+    {
+        return Some("The passage this answer points to is mostly forgotten.");
+    }
+    let scattered = turn.sources.iter().all(|source| source.weight < 0.2);
+    (cited.is_empty() && scattered)
+        .then_some("This answer stands on no passage the model clearly looked at.")
+}
+
 /// `25 %`, or `0.5 %`, as in the window.
 fn share(kept: f32) -> String {
     let percent = f64::from(kept) * 100.0;
@@ -226,6 +268,9 @@ fn markdown(title: &str, conversation: &Loaded) -> String {
         if let Some(missing) = missing(turn) {
             let _ = write!(text, "*{missing}*\n\n");
         }
+        for note in below(turn, about(conversation).is_some()) {
+            let _ = write!(text, "*{note}*\n\n");
+        }
         for source in &turn.sources {
             let quoted = source.text.trim().replace('\n', "\n> ");
             let place = place(source, &conversation.document.facts.page_noun);
@@ -257,6 +302,9 @@ fn html(title: &str, conversation: &Loaded) -> String {
         }
         if let Some(missing) = missing(turn) {
             let _ = writeln!(text, "<p><em>{}</em></p>", escaped(missing));
+        }
+        for note in below(turn, about(conversation).is_some()) {
+            let _ = writeln!(text, "<p><em>{}</em></p>", escaped(note));
         }
         for source in &turn.sources {
             let place = place(source, &conversation.document.facts.page_noun);

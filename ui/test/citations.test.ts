@@ -87,5 +87,9 @@ describe('citations', () => {
   it('are copied with their passages', () => {
     const text = withSources(of([{ end: answer.indexOf(' It'), source: 0 }]))
     expect(text).toBe('The code is **4711**. [1] It is old.\n\n[1] page 3: The code is 4711.\n[2] Old.\n')
+    const noted = withSources(of([]), null, ['A number stands nowhere in the document: 7.'])
+    expect(noted).toBe(
+      'The code is **4711**. It is old.\n\nA number stands nowhere in the document: 7.\n\n[1] page 3: The code is 4711.\n[2] Old.\n',
+    )
   })
 })

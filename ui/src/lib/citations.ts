@@ -100,8 +100,12 @@ function following(node: Text): Text | null {
   return walker.nextNode() as Text | null
 }
 
-/** An answer with bracketed numbers and its numbered passages, for the clipboard. */
-export function withSources(turn: Turn, document: { pageNoun: string } | null = null): string {
+/** An answer with bracketed numbers, what is said below it, and its numbered passages, for the clipboard. */
+export function withSources(
+  turn: Turn,
+  document: { pageNoun: string } | null = null,
+  notes: readonly string[] = [],
+): string {
   const { answer, citations } = cited(turn)
   let text = ''
   let from = 0
@@ -116,5 +120,5 @@ export function withSources(turn: Turn, document: { pageNoun: string } | null = 
     )
     return `[${i + 1}] ${place.length > 0 ? `${place.join(', ')}: ` : ''}${source.text.replace(/\s+/g, ' ').trim()}`
   })
-  return `${text.trimEnd()}\n\n${lines.join('\n')}\n`
+  return [text.trimEnd(), notes.join('\n'), lines.join('\n')].filter((part) => part !== '').join('\n\n') + '\n'
 }

@@ -13,6 +13,12 @@ const OF_MEAN = 0.5
 /** Evidence is scattered if no passage has this share of it. */
 const CLEAR = 0.2
 
+/** A doubt in words. */
+export const DOUBTS: Record<Doubt, string> = {
+  forgotten: 'The passage this answer points to is mostly forgotten.',
+  unseen: 'This answer stands on no passage the model clearly looked at.',
+}
+
 /** Share of the text that was remembered when the turn was answered; 1 without figures. */
 export function rememberedBy({ facts }: Turn): number {
   return facts && facts.promptTokens > 0 ? Math.min(1, facts.rows / facts.promptTokens) : 1

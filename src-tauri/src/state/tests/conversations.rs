@@ -311,6 +311,29 @@ fn an_exported_conversation_is_imported_as_another_one() {
         "{text}"
     );
     assert!(text.contains("\nBecause\n"));
+    // What is said below the answer goes with it.
+    let facts = answered.turns[0].facts.as_mut().expect("answered");
+    facts.finish = kept_engine::Finish::Length;
+    facts.notes = vec!["1 & 2 stand nowhere.".into()];
+    let noted = crate::exported::export(&path("a"), "Rent", &answered).unwrap();
+    assert!(
+        noted.contains(
+            "\n*The answer reached the maximum length set in Settings.*\n\n*1 & 2 stand nowhere.*\n"
+        ),
+        "{noted}"
+    );
+    let facts = answered.turns[0].facts.as_mut().expect("answered");
+    (facts.finish, facts.notes) = (kept_engine::Finish::End, Vec::new());
+    facts.cache = "f16".into();
+    facts.citations.clear();
+    let before = std::mem::take(&mut answered.turns[0].sources);
+    let html = crate::exported::export(&path("a.html"), "Rent", &answered).unwrap();
+    assert!(
+        html.contains("<em>This answer stands on no passage the model clearly looked at.</em>"),
+        "{html}"
+    );
+    answered.turns[0].sources = before;
+    let text = crate::exported::export(&path("a"), "Rent", &answered).unwrap();
     // An attempt without an answer is left out where another one has it.
     let failed = crate::contract::Turn {
         id: 99,
