@@ -130,9 +130,17 @@ describe('times', () => {
     expect(
       byDocument(entries, stored, now).map(({ name, facts, entries }) => [name, facts, entries.map(({ id }) => id)]),
     ).toEqual([
-      ['lease.pdf', '12 pages · 5,114 tokens · 1.0 MiB in the vault · read today', [1, 3]],
+      ['lease.pdf', '12 pages · 1.0 MiB in the vault · read today', [1, 3]],
       ['Without a document', '', [2, 4]],
     ])
+    // Of two documents of one name it is not known which one the vault is of.
+    const another = entry({ id: 5, document: 'lease.pdf', documentId: 10, pages: 3 })
+    expect(byDocument([...entries, another], stored, now).map(({ facts }) => facts)).toEqual([
+      '12 pages',
+      '',
+      '3 pages',
+    ])
+    expect(byDocument(entries, [...stored, ...stored], now)[0]?.facts).toBe('12 pages')
   })
 })
 

@@ -54,7 +54,15 @@ async function settle() {
   await new Promise((resolve) => setTimeout(resolve, 5))
   flushSync()
 }
-const textOf = (text: string): Text => ({ id: 1, key: '1', text, blocks: blocksOf(text, []), wraps: [], markdown: [], columns: new Map() })
+const textOf = (text: string): Text => ({
+  id: 1,
+  key: '1',
+  text,
+  blocks: blocksOf(text, []),
+  wraps: [],
+  markdown: [],
+  columns: new Map(),
+})
 /** A map with one token per sentence of the text. */
 const mapped = (counts: [number, number, number], some = {}) =>
   painted([FIRST, SECOND, TEXT.length], counts, { slots: 10, all: { slots: 10, ends: new Uint32Array([FIRST, SECOND, TEXT.length]), counts: new Uint16Array(counts) }, ...some }) // prettier-ignore
@@ -327,6 +335,23 @@ describe('the page follows an answer', () => {
     expect([wider.target?.offset, wider.moved]).toEqual([50, false])
     wider.follow(answered)
     expect(wider.target?.offset).toBe(500)
+  })
+
+  it('or to the place where the user left the document', () => {
+    localStorage.clear()
+    const at = reader({ start: 70, end: 90 })
+    at.leave(1)
+    expect(reader().comeBack(1)).toBe(false)
+    at.moved = true
+    at.leave(1)
+    at.leave(2)
+    const again = reader()
+    expect([again.comeBack(1), again.target?.offset, again.moved]).toEqual([true, 70, false])
+    expect(reader().comeBack(3)).toBe(false)
+    for (let id = 3; id < 120; id++) at.leave(id)
+    expect([2, 119].map((id) => reader().comeBack(id))).toEqual([false, true])
+    localStorage.setItem('places', '{"no": "list"}')
+    expect(reader().comeBack(119)).toBe(false)
   })
 
   it('and stays at its place over any number of layouts, until the user moves', () => {

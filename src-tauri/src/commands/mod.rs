@@ -219,7 +219,11 @@ pub async fn save_comparison<R: Runtime>(
 
 /// Opens the system's dialog for a document to add to the open one.
 #[tauri::command]
-pub async fn add_document<R: Runtime>(app: AppHandle<R>) -> Result<(), String> {
+pub async fn add_document<R: Runtime>(
+    app: AppHandle<R>,
+    effects: Desktop<'_>,
+) -> Result<(), String> {
+    effects.with(|state| state.may_add())?;
     pick(&app, "Add a document", &[], AppState::add_path);
     Ok(())
 }

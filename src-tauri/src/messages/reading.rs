@@ -49,14 +49,12 @@ pub fn chosen(chosen: &Chosen, tokens: usize, sample: bool) -> String {
     )
 }
 
-/// The longest context of supported models, in tokens (Qwen2.5 1M).
-const LONGEST_CONTEXT: usize = 1_010_000;
-
 /// The document exceeds the model's context length; displayed before prefill.
 pub fn streams(tokens: usize, estimated: bool, model: &str, context: usize) -> String {
     let about = if estimated { "about " } else { "" };
-    let way_out = if tokens > LONGEST_CONTEXT {
-        "No model takes that much at once: a part of it, such as a chapter, is answered better."
+    let longest = kept_hub::catalogue().iter().map(|entry| entry.context);
+    let way_out = if longest.max().is_none_or(|longest| tokens as u64 > longest) {
+        "None of the models that Kept knows takes that much at once: a part of it, such as a chapter, is answered better."
     } else {
         "A model with a longer context reads it whole."
     };

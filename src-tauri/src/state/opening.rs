@@ -60,15 +60,23 @@ impl AppState {
         if is_model(&path) {
             return self.choose_model_file(path);
         }
-        let refusal = if path.to_str().is_none() {
-            messages::not_utf8(&path)
-        } else if self.open_works() {
-            messages::BUSY_DOCUMENTS.to_owned()
-        } else {
-            let alone = self.open.document.is_none();
-            return self.begin_opening(path, !alone, Access::Plain);
-        };
-        self.notice(NoticeKind::Error, Place::Document, refusal);
+        let readable = path.to_str().ok_or_else(|| messages::not_utf8(&path));
+        match readable.and_then(|_| self.may_add()) {
+            Ok(()) => {
+                let alone = self.open.document.is_none();
+                self.begin_opening(path, !alone, Access::Plain);
+            }
+            Err(refusal) => self.notice(NoticeKind::Error, Place::Document, refusal),
+        }
+    }
+
+    /// # Errors
+    /// One sentence, if no document can be added now.
+    pub fn may_add(&self) -> Result<(), String> {
+        match self.open_works() {
+            true => Err(messages::BUSY_DOCUMENTS.to_owned()),
+            false => Ok(()),
+        }
     }
 
     /// Opens the document that waits for its password with what the user typed; without a password it is not opened.

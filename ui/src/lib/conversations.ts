@@ -1,6 +1,6 @@
 /** The list of conversations: its groups, and the time of an entry. */
 import type { ConversationEntry, StoredDocument } from './contract'
-import { bytes, count, plural } from './format'
+import { bytes, plural } from './format'
 
 export interface Group {
   name: string
@@ -68,12 +68,13 @@ export function byDocument(
       known.entries.push(entry)
       continue
     }
-    const vault = stored.find(({ name }) => name === document)
+    // A vault knows its document by name: of several of that name it is not clear which one it is of.
+    const named = entries.filter((other) => other.document === document)
+    const [vault, another] = stored.filter(({ name }) => name === document)
+    const clear = vault && !another && named.every((other) => other.documentId === documentId)
     const facts = [
       ...(pages > 0 ? [plural(pages, 'page')] : []),
-      ...(vault
-        ? [`${count(vault.tokens)} tokens`, `${bytes(vault.bytes)} in the vault`, `read ${when(vault.used, now)}`]
-        : []),
+      ...(clear ? [`${bytes(vault.bytes)} in the vault`, `read ${when(vault.used, now)}`] : []),
     ]
     groups.set(id, { name: document || 'Without a document', facts: facts.join(' · '), entries: [entry] })
   }

@@ -50,6 +50,8 @@ export class Paint {
   /** The boxes of each piece, by its offsets, as long as no letter moves. */
   #boxes = new Map<string, Box[]>()
   #shown = ''
+  /** Where the last letter stands. */
+  #end = ''
   /** What is drawn, by piece and corners. */
   #drawn = new Map<string, HTMLElement>()
 
@@ -88,8 +90,13 @@ export class Paint {
   measure(): Box[][] {
     if (this.pieces.length === 0) return []
     const shown = this.text.textContent
-    if (this.#shown !== shown) this.moved()
+    // Another font moves letters also where the text keeps its size.
+    const last = boxesIn(this.text, shown.length - 1, shown.length).at(-1)
+    const origin = this.layer.getBoundingClientRect()
+    const end = last ? `${last.left - origin.left} ${last.top - origin.top}` : ''
+    if (this.#shown !== shown || this.#end !== end) this.moved()
     this.#shown = shown
+    this.#end = end
     const measured = this.pieces.map((piece) => {
       const key = `${piece.start}-${piece.end}`
       const boxes = this.#boxes.get(key) ?? this.#boxesOf(piece)

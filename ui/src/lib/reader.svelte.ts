@@ -15,6 +15,19 @@ export interface Target {
   focus: boolean
 }
 
+/** Where documents were left: their ids, and offsets; the last ones last. */
+const PLACES = 'places'
+const MOST_PLACES = 100
+
+function placesOf(): [number, number][] {
+  try {
+    const stored: unknown = JSON.parse(localStorage.getItem(PLACES) ?? '[]')
+    return Array.isArray(stored) ? stored.filter((place) => Array.isArray(place) && place.every(Number.isFinite)) : []
+  } catch {
+    return []
+  }
+}
+
 export class Reader {
   visible = $state.raw({ start: 0, end: 0 })
   target = $state.raw<Target | null>(null)
@@ -73,6 +86,25 @@ export class Reader {
   show(start: number, end: number, focus = false): void {
     this.passage = { start, end }
     this.goTo(start, 0.33, focus)
+  }
+
+  /** Remembers where the user has gone to in document `id`, also for the next start. */
+  leave(id: number): void {
+    if (!this.moved) return
+    const places = [...placesOf().filter(([other]) => other !== id), [id, this.visible.start]]
+    try {
+      localStorage.setItem(PLACES, JSON.stringify(places.slice(-MOST_PLACES)))
+    } catch {
+      // A page without storage begins at the top.
+    }
+  }
+
+  /** Returns to where the user was in document `id`; false if that is not known. */
+  comeBack(id: number): boolean {
+    const place = placesOf().find(([other]) => other === id)
+    if (!place) return false
+    this.target = { offset: place[1], place: 0, focus: false }
+    return true
   }
 
   /** Resets for another document. */
