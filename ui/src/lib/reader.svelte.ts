@@ -73,11 +73,14 @@ export class Reader {
     if (this.#top > 0) this.target = { offset: this.#top, place: 0, focus: false }
   }
 
-  /** An answer has ended: moves to the first passage that it cites, unless the user is elsewhere or sees it. */
-  follow(turn: Turn): void {
+  /**
+   * An answer has ended: moves to the first passage that it cites, unless the user is elsewhere or sees it. `opened`: what
+   * is seen of a document that was just opened is not known yet.
+   */
+  follow(turn: Turn, opened = false): void {
     const cited = turn.sources[turn.facts?.citations[0]?.source ?? -1]
     const { start, end } = this.visible
-    if (!cited || this.moved || (cited.start >= start && cited.end <= end)) return
+    if (!cited || this.moved || (!opened && cited.start >= start && cited.end <= end)) return
     this.#top = null
     this.target = { offset: cited.start, place: 0.33, focus: false }
   }
