@@ -114,6 +114,8 @@ pub(crate) enum Shared {
     Gated,
     /// In files that declare its width.
     Plain,
+    /// The file declares how many times as wide as another expert it is.
+    Counted,
 }
 
 /// How the scores of experts become weights.
@@ -125,6 +127,8 @@ pub(crate) enum Router {
     BiasedSoftmax,
     /// The sigmoid of each score, divided by the sum of those chosen. `exp_probs_b` is added for the choice only.
     Sigmoid,
+    /// One of the last two, as the file declares; also whether there is a division, and an `exp_probs_b`.
+    Declared,
 }
 
 /// One row of the table above.
@@ -136,6 +140,8 @@ pub(crate) struct Architecture {
     pub pairing: Pairing,
     /// Gate and up are one tensor. (Query, key and value may be one tensor in any file.)
     pub fused: bool,
+    /// Queries, keys and values are products of low rank (`latent.rs`).
+    pub latent: bool,
     /// `attn_q.bias`, `attn_k.bias`, `attn_v.bias`
     pub qkv_bias: Part,
     /// `attn_output.bias`

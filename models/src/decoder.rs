@@ -10,11 +10,12 @@
 //!     +--- norm --- gate, up projections --- silu or gelu(gate) * up --- down projection --- [norm] ---> + residual
 //! ```
 //!
-//! A recurrent layer has `recurrent.rs` in place of attention. Prefill passes many rows through a layer
-//! ([`LayerPass`](crate::LayerPass)), decode one (`*_row`, without allocations); both are the code in `pass.rs`. Inputs
-//! are quantised once for q, k and v and once for gate and up, and these matrices are multiplied together, as mapped. A
-//! projection adds directly to the residual stream if no bias, norm or factor comes between. Mixtures of experts:
-//! `experts.rs`. A pass for many rows copies floating-point weights as f32 and frees them when dropped.
+//! A recurrent layer has `recurrent.rs` in place of attention, and `latent.rs` makes q, k and v of latent attention.
+//! Prefill passes many rows through a layer ([`LayerPass`](crate::LayerPass)), decode one (`*_row`, without
+//! allocations); both are the code in `pass.rs`. Inputs are quantised once for q, k and v and once for gate and up, and
+//! these matrices are multiplied together, as mapped. A projection adds directly to the residual stream if no bias, norm
+//! or factor comes between. Mixtures of experts: `experts.rs`. A pass for many rows copies floating-point weights as f32
+//! and frees them when dropped.
 
 use kept_kernels::{RecurrentState, Stop, Stopped, soft_cap};
 

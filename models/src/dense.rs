@@ -88,6 +88,9 @@ impl Model {
 
     fn has_dense_arithmetic(&self) -> Result<(), &'static str> {
         let config = self.config();
+        if config.latent.is_some() {
+            return Err("latent attention");
+        }
         if config.query_scale.is_some() {
             return Err("queries scaled by their position");
         }

@@ -92,6 +92,10 @@ pub enum ModelError {
     )]
     UnsupportedRopeScaling { name: String },
     #[error(
+        "contexts of models with latent attention cannot be extended, so {choice} cannot be set; leave it out"
+    )]
+    LatentRopeChoice { choice: String },
+    #[error(
         "the model stretches its context by {own} RoPE scaling already, so {choice} cannot be set; leave it out"
     )]
     RopeChoice {

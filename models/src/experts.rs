@@ -4,6 +4,7 @@
 //! scores = router * x [+ bias]        S = the highest `used` scores, w = softmax over S
 //!                                     LFM2: p = sigmoid(scores), S = the highest `used` p + bias, w = p / sum of S
 //!                                     ERNIE 4.5: the same with p = softmax(scores)
+//!                                     DeepSeek: either of these; the file says whether w is divided by the sum
 //! residual += [shared expert(x)], or [sigmoid(shared router * x) * shared expert(x)]
 //! residual += sum over e in S:  w[e] * (down[e] * (activation(gate[e] * x [+ bias]) * (up[e] * x [+ bias])) [+ bias])
 //! ```
@@ -31,6 +32,8 @@ pub(crate) struct Experts {
     /// `[experts]`: added to the scores; to sigmoids and to a softmax, for the choice only.
     router_bias: Option<Vec<f32>>,
     weighting: Router,
+    /// Whether the weights of a token's experts sum to one before the factor.
+    normalised: bool,
     /// `[experts]` of `[ffn, width]`; empty if the activation has no gate.
     gate: Vec<MappedMatrix>,
     up: Vec<MappedMatrix>,
@@ -141,13 +144,19 @@ impl Experts {
         Ok(Self {
             router: weights::matrix(gguf, &name("ffn_gate_inp.weight"), all, width)?,
             router_bias: match (config.architecture.router, config.architecture.expert_bias) {
-                (Router::Sigmoid | Router::BiasedSoftmax, _) => Some("exp_probs_b.bias"),
-                (Router::Softmax, true) => Some("ffn_gate_inp.bias"),
+                (Router::Declared, _) => {
+                    weights::optional_vector(gguf, &name("exp_probs_b.bias"), all)?
+                }
+                (Router::Sigmoid | Router::BiasedSoftmax, _) => {
+                    Some(weights::vector(gguf, &name("exp_probs_b.bias"), all)?)
+                }
+                (Router::Softmax, true) => {
+                    Some(weights::vector(gguf, &name("ffn_gate_inp.bias"), all)?)
+                }
                 (Router::Softmax, false) => None,
-            }
-            .map(|part| weights::vector(gguf, &name(part), all))
-            .transpose()?,
-            weighting: config.architecture.router,
+            },
+            weighting: counts.router,
+            normalised: counts.normalised,
             gate,
             up,
             down,
@@ -258,7 +267,7 @@ impl Experts {
         for (row, scores) in scores.chunks_exact_mut(self.up.len()).enumerate() {
             match self.weighting {
                 Router::Softmax => {}
-                Router::BiasedSoftmax => softmax(scores),
+                Router::BiasedSoftmax | Router::Declared => softmax(scores),
                 Router::Sigmoid => scores.iter_mut().for_each(|x| *x = sigmoid(*x)),
             }
             let first = choices.len();
@@ -288,15 +297,18 @@ impl Experts {
         let highest = chosen[0].weight;
         // As the model's own code.
         let mut sum = match self.weighting {
-            Router::Softmax | Router::BiasedSoftmax => 0.0,
+            Router::Softmax | Router::BiasedSoftmax | Router::Declared => 0.0,
             Router::Sigmoid => 1e-6,
         };
         for choice in chosen.iter_mut() {
             choice.weight = match self.weighting {
                 Router::Softmax => (choice.weight - highest).exp(),
-                Router::BiasedSoftmax | Router::Sigmoid => scores[choice.expert],
+                Router::BiasedSoftmax | Router::Sigmoid | Router::Declared => scores[choice.expert],
             };
             sum += choice.weight;
+        }
+        if !self.normalised {
+            sum = 1.0;
         }
         for choice in chosen {
             choice.weight /= sum;

@@ -5,9 +5,10 @@ use kept_kernels::rms_norm_in_place;
 
 use crate::architecture::{Part, QkNorm};
 use crate::arithmetic::{add_bias, add_normed};
-use crate::config::Blocks;
+use crate::config::{Blocks, LatentShape};
 use crate::feed_forward::{Dense, FeedForward};
 use crate::gguf::Gguf;
+use crate::latent::Latent;
 use crate::per_layer::PerLayer;
 use crate::recurrent::Recurrent;
 use crate::{Config, ModelError, weights};
@@ -40,7 +41,7 @@ pub(crate) enum Mixer {
 pub(crate) struct Attention {
     /// `[q_heads * head_dim, width]`; with output gates `[q_heads * 2 * head_dim, width]`, each head's query and gate.
     pub(crate) q: MappedMatrix,
-    /// `[kv_heads * head_dim, width]`; `None` in a layer that attends to the keys of an earlier one.
+    /// `[kv_heads * head_dim, width]`; `None` in a layer that attends to the keys of an earlier one, and with `latent`.
     pub(crate) k: Option<MappedMatrix>,
     /// `[kv_heads * head_dim, width]`; `None` if values are the keys as projected, or without keys.
     pub(crate) v: Option<MappedMatrix>,
@@ -62,10 +63,16 @@ pub(crate) struct Attention {
     pub(crate) o_bias: Option<Vec<f32>>,
     /// `[q_heads]`: logits that take part in every softmax of a head and belong to no key.
     pub(crate) sinks: Option<Vec<f32>>,
+    /// What else latent attention has; then `q` is its projection of queries, which may have other inputs, and `o` reads
+    /// values without zeros.
+    pub(crate) latent: Option<Box<Latent>>,
 }
 
 impl Attention {
     fn read(gguf: &Gguf, config: &Config, layer: usize) -> Result<Self, ModelError> {
+        if let Some(shape) = config.latent {
+            return Self::read_latent(gguf, config, shape, config.kinds[layer].blocks.mixer);
+        }
         let width = config.width;
         let (q_width, kv_width) = (config.q_width_of(layer), config.kv_width_of(layer));
         let (architecture, kind) = (config.architecture, &config.kinds[layer]);
@@ -133,6 +140,32 @@ impl Attention {
             sinks: (architecture.sinks)
                 .then(|| weights::vector(gguf, &weight("attn_sinks"), config.q_heads))
                 .transpose()?,
+            latent: None,
+        })
+    }
+
+    fn read_latent(
+        gguf: &Gguf,
+        config: &Config,
+        shape: LatentShape,
+        block: usize,
+    ) -> Result<Self, ModelError> {
+        let (q, latent) = Latent::read(gguf, config, shape, block)?;
+        let output = format!("blk.{block}.attn_output.weight");
+        Ok(Self {
+            q,
+            k: None,
+            v: None,
+            q_bias: None,
+            k_bias: None,
+            v_bias: None,
+            q_norm: None,
+            k_norm: None,
+            v_norm: None,
+            o: weights::matrix(gguf, &output, config.width, config.q_heads * shape.value)?,
+            o_bias: None,
+            sinks: None,
+            latent: Some(Box::new(latent)),
         })
     }
 
@@ -238,6 +271,16 @@ impl Layer {
         all.extend(dense.flat_map(Dense::matrices));
         all.extend(self.ffn.experts().map(|experts| &experts.router));
         all
+    }
+
+    /// Bytes of the f32 copies for many rows.
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        let latent = match &self.mixer {
+            Mixer::Attention(attention) => attention.latent.as_ref(),
+            Mixer::Recurrent(_) => None,
+        };
+        let matrices = self.copied().into_iter().map(weights::copied_bytes);
+        matrices.sum::<u64>() + latent.map_or(0, |latent| latent.copied_bytes())
     }
 
     /// Whether the output projection of attention can add to the residual stream directly.

@@ -21,6 +21,7 @@ mod error;
 mod experts;
 mod feed_forward;
 pub mod gguf;
+mod latent;
 mod layer;
 mod memory_size;
 mod model;
@@ -33,13 +34,14 @@ mod state_space;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod tokenizer;
+mod transposed;
 mod weights;
 
 pub use architecture::Activation;
 pub use chat_template::{ChatTemplate, Message, RENDERING};
 pub use config::{
-    Config, ExpertCounts, LayerCache, LayerKind, LayerRotation, LongRope, OpenOptions, QueryScale,
-    RopeChoice, RopeConfig, RopeScaling, Yarn,
+    Config, ExpertCounts, LatentShape, LayerCache, LayerKind, LayerRotation, LongRope, OpenOptions,
+    QueryScale, RopeChoice, RopeConfig, RopeScaling, Yarn,
 };
 pub use decoder::RowScratch;
 pub use dense::{DenseLayer, DenseWeights, FileLayer};

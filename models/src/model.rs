@@ -14,6 +14,20 @@ use crate::per_layer::PerLayerTables;
 use crate::weights::{self, SharedMatrix};
 use crate::{ChatTemplate, Config, LayerKind, ModelError, OpenOptions, Tokenizer};
 
+/// How names of projections of attention start.
+const PROJECTIONS: [&str; 10] = [
+    "attn_q.",
+    "attn_k.",
+    "attn_v.",
+    "attn_qkv.",
+    "attn_q_a.",
+    "attn_q_b.",
+    "attn_kv_a_mqa.",
+    "attn_kv_b.",
+    "attn_k_b.",
+    "attn_v_b.",
+];
+
 /// An opened model: its shape, mapped weights, tokenizer and chat template.
 ///
 /// Weights remain in the file's pages, so opening takes milliseconds for any size. The tokenizer and the chat template
@@ -194,10 +208,7 @@ impl Model {
                 .and_then(|block| kinds.find(|kind| kind.blocks.contains(block)));
             if kind.is_some_and(LayerKind::is_recurrent) {
                 recurrent += self.read_bytes(tensor);
-            } else if ["attn_q.", "attn_k.", "attn_v.", "attn_qkv."]
-                .iter()
-                .any(|part| name.starts_with(part))
-            {
+            } else if PROJECTIONS.iter().any(|part| name.starts_with(part)) {
                 projections += tensor.bytes as u64;
             }
         }
@@ -227,14 +238,12 @@ impl Model {
         built.map_or(0, |built| built.bytes() + self.gguf.bytes_besides_tensors())
     }
 
-    /// Bytes of the f32 copies of one layer's weights during prefill, the maximum over layers; 0 if all are quantised,
-    /// as in most models.
+    /// Bytes of the f32 copies of one layer's weights during prefill, the maximum over layers; 0 if all are quantised and
+    /// none transposed, as in most models.
     pub fn layer_tiles_bytes(&self) -> u64 {
-        let layer = |layer: &Layer| {
-            let matrices = layer.copied().into_iter();
-            matrices.map(weights::copied_bytes).sum()
-        };
-        self.layers.iter().map(layer).max().unwrap_or(0)
+        (self.layers.iter().map(Layer::copied_bytes))
+            .max()
+            .unwrap_or(0)
     }
 
     /// Keeps `attachment` with the model: what a device has of it, such as its weights in device memory. Replaces an

@@ -11,6 +11,7 @@ use kept_kernels::{RecurrentState, Stop, Stopped, sigmoid_mul};
 use crate::Config;
 use crate::arithmetic::{multiply, multiply_and_add, normalise};
 use crate::feed_forward::{Dense, FeedForward};
+use crate::latent::LatentCopies;
 use crate::layer::{Attention, Layer, Mixer};
 use crate::model::Model;
 use crate::recurrent::{RecurrentCopies, RecurrentTask};
@@ -45,6 +46,7 @@ enum MixerCopies<'a> {
         k: Option<Floats<'a>>,
         v: Option<Floats<'a>>,
         o: Floats<'a>,
+        latent: Option<LatentCopies<'a>>,
     },
     Recurrent(RecurrentCopies<'a>),
 }
@@ -75,23 +77,22 @@ const COPIED: &str = "copies of the same layer";
 impl Model {
     /// Prepares one layer for many rows; each call of the pass takes at most `max_rows` rows.
     ///
-    /// Floating-point weights are copied when first multiplied (`layer_tiles_bytes`) and freed with the pass.
+    /// Floating-point and transposed weights are copied when first multiplied (`layer_tiles_bytes`) and freed with the
+    /// pass.
     ///
     /// # Panics
     /// If there is no such layer.
     pub fn layer_pass(&self, layer: usize, max_rows: usize) -> LayerPass<'_> {
-        LayerPass::new(self, layer, max_rows, |matrix| {
-            Floats::new(matrix, max_rows)
-        })
+        LayerPass::new(self, layer, max_rows, max_rows)
     }
 
-    /// Like [`Model::layer_pass`], but multiplies floating-point weights in place for any number of rows. For few rows
+    /// Like [`Model::layer_pass`], but multiplies weights that it copies in place for any number of rows. For few rows
     /// a copy would cost more than it saves.
     ///
     /// # Panics
     /// If there is no such layer.
     pub fn layer_pass_mapped(&self, layer: usize, max_rows: usize) -> LayerPass<'_> {
-        LayerPass::new(self, layer, max_rows, Floats::mapped)
+        LayerPass::new(self, layer, max_rows, 0)
     }
 
     /// One layer for one row, which does not allocate.
@@ -104,7 +105,7 @@ impl Model {
         scratch: &'a mut LayerScratch,
     ) -> LayerPass<'a, &'a mut LayerScratch> {
         let block = Block::new(&self.layers[layer], 1);
-        LayerPass::with_scratch(self, layer, block, Floats::mapped, scratch)
+        LayerPass::with_scratch(self, layer, block, 0, scratch)
     }
 }
 
@@ -116,13 +117,8 @@ impl<'a> LayerPass<'a> {
         rows.div_ceil(block.min().unwrap_or(1))
     }
 
-    /// `copy` prepares the matrices that are not quantised.
-    fn new(
-        model: &'a Model,
-        layer: usize,
-        max_rows: usize,
-        copy: impl Fn(&'a MappedMatrix) -> Floats<'a>,
-    ) -> Self {
+    /// Copies weights for up to `copied_rows` rows; for 0, none.
+    fn new(model: &'a Model, layer: usize, max_rows: usize, copied_rows: usize) -> Self {
         let (config, own) = (&model.config, &model.layers[layer]);
         let recurrent = match &own.mixer {
             Mixer::Attention(_) => None,
@@ -130,7 +126,7 @@ impl<'a> LayerPass<'a> {
         };
         let block = Block::new(own, max_rows);
         let scratch = LayerScratch::new(config, block, max_rows, recurrent);
-        Self::with_scratch(model, layer, block, copy, scratch)
+        Self::with_scratch(model, layer, block, copied_rows, scratch)
     }
 
     /// Scratch memory in bytes, without copies of weights.
@@ -156,20 +152,25 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
         model: &'a Model,
         index: usize,
         block: Block,
-        copy: impl Fn(&'a MappedMatrix) -> Floats<'a>,
+        copied_rows: usize,
         scratch: S,
     ) -> Self {
+        let copy = |matrix| match copied_rows {
+            0 => Floats::mapped(matrix),
+            rows => Floats::new(matrix, rows),
+        };
         let layer = &model.layers[index];
         let mixer = match &layer.mixer {
-            Mixer::Attention(Attention { q, k, v, o, .. }) => MixerCopies::Attention {
-                q: copy(q),
-                k: k.as_ref().map(&copy),
-                v: v.as_ref().map(&copy),
-                o: copy(o),
+            Mixer::Attention(own) => MixerCopies::Attention {
+                q: copy(&own.q),
+                k: own.k.as_ref().map(&copy),
+                v: own.v.as_ref().map(&copy),
+                o: copy(&own.o),
+                latent: (own.latent.as_ref()).map(|latent| latent.copies(copied_rows, copy)),
             },
-            Mixer::Recurrent(recurrent) => MixerCopies::Recurrent(recurrent.copies(&copy)),
+            Mixer::Recurrent(recurrent) => MixerCopies::Recurrent(recurrent.copies(copy)),
         };
-        let ffn = FeedForwardCopies::new(&layer.ffn, &copy);
+        let ffn = FeedForwardCopies::new(&layer.ffn, copy);
         Self {
             model,
             config: &model.config,
@@ -200,9 +201,9 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
         let layer = self.layer;
         let attention = layer.attention();
         let (width, q_width) = (self.config.width, self.config.q_width_of(self.index));
-        let kv_width = match attention.k {
-            Some(_) => self.config.kv_width_of(self.index),
-            None => 0,
+        let kv_width = match attention.k.is_some() || attention.latent.is_some() {
+            true => self.config.kv_width_of(self.index),
+            false => 0,
         };
         let rows = residual.len() / width;
         assert_eq!(residual.len(), rows * width, "residual is [rows, width]");
@@ -215,6 +216,7 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
             q: of_q,
             k: of_k,
             v: of_v,
+            latent: of_latent,
             ..
         } = &self.floats.mixer
         else {
@@ -235,6 +237,11 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
             let q = &mut q[first * q_width..last * q_width];
             let k = &mut k[first * kv_width..last * kv_width];
             let v = &mut v[first * kv_width..last * kv_width];
+            if let (Some(latent), Some(space)) = (of_latent, &mut scratch.latent) {
+                let space = (space, &mut scratch.rounded);
+                latent.project(self.config, of_q, normed, [q, k, v], space, stop)?;
+                continue;
+            }
             let gated = !scratch.q_and_gates.is_empty();
             let q_and_gates = &mut scratch.q_and_gates[..if gated { 2 * q.len() } else { 0 }];
             let queries = (of_q, if gated { &mut *q_and_gates } else { &mut *q });
@@ -359,9 +366,12 @@ impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
             q_and_gates,
             gates,
             normed,
+            latent,
             ..
         } = self.scratch.borrow_mut();
-        let attention = if gates.is_empty() {
+        let attention = if let (Some(own), Some(space)) = (&own.latent, latent) {
+            space.values(own.shape(), attention)
+        } else if gates.is_empty() {
             attention
         } else {
             let gated = &mut q_and_gates[..attention.len()];

@@ -24,13 +24,13 @@ use crate::ModelError;
 use crate::gguf::{Gguf, TensorInfo};
 
 /// Input rows per multiplication with a copy.
-const BLOCK_ROWS: usize = 128;
+pub(crate) const BLOCK_ROWS: usize = 128;
 /// Elements in a panel: with [`BLOCK_ROWS`] rows about 2 GFLOP, 15 to 60 ms of work between checks of the stop flag.
 const PANEL_ELEMENTS: usize = 8 << 20;
 /// Minimum number of elements of a matrix that is split into panels.
 const MIN_SPLIT_ELEMENTS: usize = 1 << 16;
 /// Number of rows below which a copy costs more than it saves.
-const FEW_ROWS: usize = 8;
+pub(crate) const FEW_ROWS: usize = 8;
 /// Rows that candle multiplies together.
 const TILE_ROWS: usize = 16;
 

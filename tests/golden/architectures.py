@@ -61,7 +61,8 @@ class Shape:
             return self.stem
         return {"mixtral": "llama", "gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "ministral3": "mistral3",
                 "olmo3": "olmo2", "lfm2_moe": "lfm2moe", "granitemoeshared": "granitemoe",
-                "granitemoehybrid": "granitehybrid", "ernie4_5_moe": "ernie4_5-moe", "cohere": "command-r"}.get(self.arch, self.arch)
+                "granitemoehybrid": "granitehybrid", "ernie4_5_moe": "ernie4_5-moe", "cohere": "command-r",
+                "deepseek_v2": "deepseek2", "glm4_moe_lite": "deepseek2"}.get(self.arch, self.arch)
 
     @property
     def seed(self) -> int:
@@ -138,6 +139,15 @@ COHERE = {"rope_parameters": PLAIN, "logit_scale": 0.25, "layer_norm_eps": 1e-5,
 COHERE_KEYS = {"logit_scale": 0.25, "attention.layer_norm_epsilon": 1e-5}
 
 
+# Multi-head latent attention: heads of 12 numbers as they are and 8 rotated ones, values of 12 or 20.
+LATENT = {"kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "n_routed_experts": 6, "num_experts_per_tok": 2,
+          "moe_intermediate_size": 24, "n_group": 1, "topk_group": 1, "pad_token_id": 0}
+LATENT_KEYS = {"attention.kv_lora_rank": 24, "leading_dense_block_count": 1, "expert_count": 6, "expert_used_count": 2,
+               "expert_feed_forward_length": 24, "expert_group_count": 1, "expert_group_used_count": 1}
+# DeepSeek-V2 has a multiplier of YaRN's magnitude, and converters write a tenth of it.
+MULTIPLIER = 0.707
+
+
 def exaone_layers(layers: int) -> list[str]:
     return ["sliding_attention" if (i + 1) % 4 else "full_attention" for i in range(layers)]
 
@@ -185,6 +195,22 @@ SHAPES = [
                            "moe_num_shared_experts": 2, "moe_layer_start_index": 1}, name="ernie4_5-moe", head_dim=8,
           keys={"leading_dense_block_count": 1, "interleave_moe_layer_step": 1, "expert_count": 6, "expert_used_count": 2,
                 "expert_feed_forward_length": 24, "expert_shared_feed_forward_length": 48}),
+    # DeepSeek-V2-Lite: queries of one matrix; keys and values of one, as old converters wrote it.
+    Shape("deepseek_v2", LATENT | {"rope_parameters": YARN | {"mscale": MULTIPLIER, "mscale_all_dim": MULTIPLIER}, "q_lora_rank": None,
+                                   "v_head_dim": 12, "n_shared_experts": 2, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5,
+                                   "kv_lora_rank": 16, "moe_intermediate_size": 8},
+          layers=27,  # llama.cpp expects a model without a low rank of queries to have these
+          heads=2, kv_heads=2, head_dim=8, width=16, hidden=16, tied=False,
+          keys=LATENT_KEYS | {"attention.key_length": 20, "attention.value_length": 12, "attention.kv_lora_rank": 16,
+                              "expert_feed_forward_length": 8, "expert_shared_count": 2, "expert_gating_func": 1, "expert_weights_scale": 1.5, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+                              "rope.scaling.original_context_length": TRAINED, "rope.scaling.yarn_log_multiplier": 0.1 * MULTIPLIER}),
+    # GLM-4.7-Flash: both by low rank, in the tensors of absorbed attention, whose one key is as long as the latent and the rotated numbers.
+    Shape("glm4_moe_lite", LATENT | {"rope_parameters": PLAIN, "q_lora_rank": 40, "v_head_dim": 20, "n_shared_experts": 1,
+                                     "routed_scaling_factor": 1.8},
+          kv_heads=4, head_dim=8, tied=False,
+          keys=LATENT_KEYS | {"attention.head_count_kv": 1, "attention.key_length": 32, "attention.value_length": 24,
+                              "attention.key_length_mla": 20, "attention.value_length_mla": 20, "attention.q_lora_rank": 40,
+                              "expert_shared_count": 1, "expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 1.8}),
     Shape("qwen3moe", {"rope_parameters": PLAIN, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
                        "norm_topk_prob": True},
           keys={"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 24}),
@@ -277,7 +303,7 @@ SHAPES = [
 ]
 CLASSES = {"llama": "Llama", "internlm2": "Llama", "exaone": "Llama", "minicpm": "Granite",  # of the same arithmetic
            "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "glm4": "Glm4", "seed_oss": "SeedOss", "exaone4": "Exaone4", "cohere": "Cohere", "cohere2": "Cohere2", "ernie4_5": "Ernie4_5",
-           "ernie4_5_moe": "Ernie4_5_Moe", "mixtral": "Mixtral", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText",
+           "ernie4_5_moe": "Ernie4_5_Moe", "deepseek_v2": "DeepseekV2", "glm4_moe_lite": "Glm4MoeLite", "mixtral": "Mixtral", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText",
            "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
            "gemma4": "Gemma4Text", "smollm3": "SmolLM3", "ministral3": "Ministral3", "granite": "Granite", "olmo3": "Olmo3",
            "lfm2": "Lfm2", "lfm2_moe": "Lfm2Moe", "granitemoeshared": "GraniteMoeShared",
@@ -306,6 +332,9 @@ def with_attention(model):
 def build(shape: Shape):
     model = getattr(transformers, f"{CAUSAL.get(shape.arch, CLASSES[shape.arch])}ForCausalLM")(config(shape)).eval()
     with_attention(model)
+    for name, part in model.named_modules():
+        if name.endswith("_a_layernorm"):
+            part.variance_epsilon = 1e-5  # that of the file, as in llama.cpp; transformers has 1e-6 here whatever the file says
     generator = torch.Generator().manual_seed(shape.seed)
     sayable = torch.tensor([text.isprintable() and text.isascii() for text in texts()])
     adds_one = shape.arch.startswith(("gemma2", "gemma3", "qwen3_5"))
@@ -344,7 +373,9 @@ PARTS = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.
          "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "block_sparse_moe.router": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
          "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
          "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
-         "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+         "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+         "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+         "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b"}
 LFM2_PARTS = {"operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "self_attn.out_proj": "attn_output",
               "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm", "conv.conv": "shortconv.conv",
               "conv.in_proj": "shortconv.in_proj", "conv.out_proj": "shortconv.out_proj", "feed_forward.w1": "ffn_gate",
@@ -419,6 +450,12 @@ def tensors(shape: Shape, model):
                 data = matrix.reshape(data.shape)
             if kind in ("expert_bias", "e_score_correction_bias"):
                 yield f"blk.{layer}.exp_probs_b.bias", data.ravel()
+                continue
+            if part == "self_attn.kv_b_proj" and "attention.key_length_mla" in shape.keys:
+                heads = data.reshape(shape.heads, -1, data.shape[1])
+                keys, values = np.split(heads, [shape.hf["qk_nope_head_dim"]], axis=1)
+                yield f"blk.{layer}.attn_k_b.weight", keys.transpose(0, 2, 1)
+                yield f"blk.{layer}.attn_v_b.weight", values
                 continue
             if part == "mlp.shared_expert_gate":
                 data = data[0]
@@ -600,7 +637,7 @@ def dropped(shape: Shape, model) -> dict[str, np.ndarray]:
     assert np.abs(run(Dropped({})) - whole).max() < 1e-4, "our attention is the model's"
     rows = run(Dropped(kept))
     moved = np.abs(rows - whole).max(axis=1) / np.abs(whole).max(axis=1)
-    assert moved[0] == 0 and moved[1:].min() > 0.01, moved
+    assert moved[0] < 1e-6 and moved[1:].min() > 0.01, moved  # experts round by how many rows chose them
     own = {layer_of_block(shape, i): rows.astype(np.int32) for i, rows in kept.items() if i not in shared}
     return {"steps_ids": ids, "steps_logits": rows} | {f"steps_kept_{i}": rows for i, rows in own.items()}
 
@@ -674,6 +711,26 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         mistakes["no bias of experts"] = each("e_score_correction_bias", 0.0)
         mistakes["no expert for every token"] = each("shared_experts.down_proj", 0.0)
         mistakes["one expert less"] = sparse_layers(lambda mlp: setattr(mlp.gate, "top_k", 1))
+    if shape.stem in ("deepseek_v2", "glm4_moe_lite"):
+        def routed(change):
+            return lambda m: [change(layer.mlp.gate) for layer in m.model.layers[1:]]
+
+        mistakes["no norm of the latent"] = each("kv_a_layernorm", 1.0)
+        mistakes["the first numbers rotated"] = lambda m: [first_rotated(shape, x.self_attn) for x in m.model.layers]
+        mistakes["no factor on experts"] = routed(lambda gate: setattr(gate, "routed_scaling_factor", 1.0))
+        mistakes["one expert less"] = routed(lambda gate: setattr(gate, "top_k", 1))
+        mistakes["no expert for every token"] = each("shared_experts.down_proj", 0.0)
+        mistakes["scale of the rotated numbers"] = lambda m: [setattr(x.self_attn, "scaling", 8**-0.5) for x in m.model.layers]
+    if shape.stem == "deepseek_v2":
+        mistakes["no yarn"] = inv_freq("inv_freq", lambda m: plain)
+        mistakes["yarn without its magnitude"] = lambda m: [setattr(x.self_attn, "scaling", 20**-0.5) for x in m.model.layers]
+        mistakes["yarn with a magnitude of angles"] = lambda m: setattr(m.model.rotary_emb, "attention_scaling", 1 + 0.1 * np.log(4))
+        mistakes["weights that sum to one"] = routed(lambda gate: setattr(gate, "forward", summed(gate)))
+    if shape.stem == "glm4_moe_lite":
+        mistakes["no norm of queries"] = each("q_a_layernorm", 1.0)
+        mistakes["halves rotated"] = lambda m: setattr(m.config, "rope_interleave", False)
+        mistakes["no bias of experts"] = routed(lambda gate: gate.e_score_correction_bias.zero_())
+        mistakes["weights that do not sum to one"] = routed(lambda gate: setattr(gate, "norm_topk_prob", False))
     if shape.arch == "qwen3_5_moe_text":
         mistakes["no gate of the shared expert"] = each("shared_expert_gate", 0.0)
     if shape.arch.startswith("qwen3_5"):
@@ -802,6 +859,23 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         shown[what] = float(np.median(np.abs(wrong - right[-32:]).max(axis=-1) / np.abs(right[-32:]).max(axis=-1)))
     print("   mistakes show as", {k: round(v, 4) for k, v in shown.items()})
     assert not shown or min(shown.values()) > 5e-3, shown
+
+
+def first_rotated(shape: Shape, attention) -> None:
+    """Rotates the first numbers of a query's head instead of the last."""
+    matrix = attention.q_proj if attention.q_b_proj is None else attention.q_b_proj
+    heads = matrix.weight.data.reshape(shape.heads, -1, matrix.weight.shape[1])
+    matrix.weight.data = heads.roll(shape.head_dim, 1).reshape(matrix.weight.shape)
+
+
+def summed(gate):
+    """The forward of a router of DeepSeek-V2 whose weights sum to one before the factor."""
+    right = gate.forward
+
+    def forward(x):
+        scores, weights, chosen = right(x)
+        return scores, gate.routed_scaling_factor * weights / weights.sum(-1, keepdim=True), chosen
+    return forward
 
 
 def rms(norm):

@@ -61,7 +61,7 @@ pub fn model(stem: &str) -> PathBuf {
 }
 
 /// The tiny models of `golden/architectures`, by file stem: one for each architecture.
-pub const ARCHITECTURES: [&str; 36] = [
+pub const ARCHITECTURES: [&str; 38] = [
     "llama-bias-yarn",
     "qwen2",
     "qwen3",
@@ -77,6 +77,8 @@ pub const ARCHITECTURES: [&str; 36] = [
     "cohere2",
     "ernie4_5",
     "ernie4_5-moe",
+    "deepseek_v2",
+    "glm4_moe_lite",
     "mixtral",
     "qwen35",
     "qwen35moe",

@@ -12,6 +12,7 @@ const LLAMA: Architecture = Architecture {
     name: "llama",
     pairing: Pairing::Neighbours,
     fused: false,
+    latent: false,
     qkv_bias: Part::Optional,
     output_bias: Part::Optional,
     qk_norm: QkNorm::None,
@@ -247,6 +248,18 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         router: Router::BiasedSoftmax,
         shared_expert: Shared::Plain,
         ..ERNIE
+    },
+    Architecture {
+        // DeepSeek-V2-Lite, GLM-4.7-Flash and others of one group of experts.
+        name: "deepseek2",
+        pairing: Pairing::Neighbours,
+        latent: true,
+        qkv_bias: Part::Absent,
+        experts: Part::Required,
+        dense_first: true,
+        router: Router::Declared,
+        shared_expert: Shared::Counted,
+        ..PLAIN
     },
     QWEN35,
     Architecture {

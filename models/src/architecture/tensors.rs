@@ -2,6 +2,28 @@
 
 use super::{Architecture, QkNorm, Recurrence, Router, Shared};
 
+/// Layer tensors of attention. `attn_rot_embd` holds the angles that old converters stored; Kept computes them.
+const ATTENTION: [&str; 6] = [
+    "attn_output.weight",
+    "attn_q.weight",
+    "attn_k.weight",
+    "attn_v.weight",
+    "attn_qkv.weight",
+    "attn_rot_embd.weight",
+];
+/// Layer tensors of latent attention.
+const LATENT: [&str; 10] = [
+    "attn_output.weight",
+    "attn_q.weight",
+    "attn_q_a.weight",
+    "attn_q_a_norm.weight",
+    "attn_q_b.weight",
+    "attn_kv_a_mqa.weight",
+    "attn_kv_a_norm.weight",
+    "attn_kv_b.weight",
+    "attn_k_b.weight",
+    "attn_v_b.weight",
+];
 /// Layer tensors of experts.
 const ROUTED: [&str; 3] = [
     "ffn_gate_inp.weight",
@@ -92,19 +114,9 @@ impl Architecture {
             Recurrence::StateSpace if recurrent => &STATE_SPACE,
             _ => &[],
         };
-        let groups: [(bool, &[&'static str]); 20] = [
-            // `attn_rot_embd` holds the angles that old converters stored; Kept computes them.
-            (
-                attention,
-                &[
-                    "attn_output.weight",
-                    "attn_q.weight",
-                    "attn_k.weight",
-                    "attn_v.weight",
-                    "attn_qkv.weight",
-                    "attn_rot_embd.weight",
-                ],
-            ),
+        let groups: [(bool, &[&'static str]); 21] = [
+            (attention && !self.latent, &ATTENTION),
+            (attention && self.latent, &LATENT),
             (self.pre_norm, &["attn_norm.weight", self.ffn_norm]),
             (dense, &["ffn_up.weight", "ffn_down.weight"]),
             (dense && gated && !self.fused, &["ffn_gate.weight"]),

@@ -1,7 +1,7 @@
 //! Properties that vary by layer: windows, heads, widths, and whose keys a layer attends to.
 
 use super::keys::{KV_HEADS, Keys, MAX_COUNT, missing_tensor};
-use super::{Blocks, LayerCache, LayerKind, LayerRotation};
+use super::{Blocks, LayerCache, LayerKind, LayerRotation, latent};
 use crate::ModelError;
 use crate::architecture::{Architecture, Recurrence, Sliding};
 
@@ -34,6 +34,7 @@ impl Heads {
         let head_dim = head_dim(keys, architecture, width, q_heads)?;
         let kv_heads = match keys.has(KV_HEADS) {
             false => [q_heads; 2],
+            true if architecture.latent => [q_heads; 2],
             true if architecture.window_heads => {
                 let counts = keys.counts(KV_HEADS, windows.len())?;
                 let of = |slides: bool| {
@@ -90,7 +91,12 @@ fn head_dim(
     width: usize,
     q_heads: usize,
 ) -> Result<[usize; 2], ModelError> {
-    let global = match keys.optional_count("attention.key_length")? {
+    let latent = latent::head_dim(keys, architecture, q_heads)?;
+    let length = match latent {
+        None => keys.optional_count("attention.key_length")?,
+        latent => latent,
+    };
+    let global = match length {
         Some(n) => n,
         None if width.is_multiple_of(q_heads) => width / q_heads,
         None => {
@@ -109,7 +115,8 @@ fn head_dim(
         ("attention.key_length_swa", window),
         ("attention.value_length_swa", window),
     ] {
-        if let Some(other) = keys.whole(length)?
+        if latent.is_none()
+            && let Some(other) = keys.whole(length)?
             && other != head_dim as u64
         {
             let needs = format!("only {head_dim}, the length of a key, is supported");
@@ -131,6 +138,9 @@ pub(super) fn count(
     let blocks = keys.count("block_count")?;
     let prediction_layers = match architecture.recurrence {
         Recurrence::Delta(_) | Recurrence::StateSpace => {
+            keys.whole("nextn_predict_layers")?.unwrap_or(0) as usize
+        }
+        Recurrence::None if architecture.latent => {
             keys.whole("nextn_predict_layers")?.unwrap_or(0) as usize
         }
         Recurrence::None | Recurrence::Convolution => 0,

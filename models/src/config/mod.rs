@@ -2,19 +2,22 @@
 //!
 //! [`crate::Model`] checks the tensors against this shape.
 
+mod experts;
 mod keys;
+mod latent;
 mod layers;
 mod read;
 mod recurrent;
 mod rope;
 mod rope_choice;
 
+pub use latent::LatentShape;
 pub use rope::{LongRope, RopeConfig, RopeScaling, Yarn};
 pub use rope_choice::RopeChoice;
 
 use kept_kernels::{RecurrentShape, RecurrentState};
 
-use crate::architecture::{Activation, Architecture};
+use crate::architecture::{Activation, Architecture, Router};
 
 /// Shape and constants of a decoder.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,6 +38,8 @@ pub struct Config {
     pub experts: Option<ExpertCounts>,
     /// The shape of the recurrent layers, if there are any.
     pub recurrent: Option<RecurrentShape>,
+    /// The shape of latent attention, if all layers have it.
+    pub latent: Option<LatentShape>,
     /// Layers for predicting several tokens at once, which the file has and Kept does not use.
     pub prediction_layers: usize,
     /// Number of query heads.
@@ -104,6 +109,10 @@ pub struct ExpertCounts {
     pub shared_ffn: Option<usize>,
     /// Factor on the weights of the other experts; 1 in most models.
     pub weights_scale: f32,
+    /// How scores become weights; never [`Router::Declared`].
+    pub(crate) router: Router,
+    /// Whether the weights of a token's experts sum to one before the factor.
+    pub(crate) normalised: bool,
 }
 
 impl ExpertCounts {
@@ -254,7 +263,13 @@ impl Config {
 
     /// Elements per row of the widest input of a dense projection.
     pub fn widest_input(&self) -> usize {
-        self.width.max(self.q_width()).max(self.ffn)
+        self.widest_attention_input().max(self.ffn)
+    }
+
+    /// Elements per row of the widest input of a projection of attention.
+    pub(crate) fn widest_attention_input(&self) -> usize {
+        let ranks = self.latent.map_or(0, LatentShape::widest_rank);
+        self.width.max(self.q_width()).max(ranks)
     }
 
     /// The window of a layer's attention, which may be over the keys of an earlier layer; `None` if it attends to all

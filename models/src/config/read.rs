@@ -2,9 +2,9 @@
 
 use super::keys::{Keys, MAX_COUNT, bad, missing, missing_tensor};
 use super::layers::{self, Heads, Layers};
-use super::{Config, ExpertCounts, LayerRotation, OpenOptions, QueryScale, recurrent, rope};
+use super::{Config, LayerRotation, OpenOptions, QueryScale, experts, latent, recurrent, rope};
 use crate::ModelError;
-use crate::architecture::{self, Architecture, Part, Router, Shared, Sliding, WindowRope};
+use crate::architecture::{self, Architecture, Part, Sliding, WindowRope};
 use crate::gguf::Gguf;
 
 impl Config {
@@ -17,7 +17,7 @@ impl Config {
         let (name, architecture) = architecture_of(gguf)?;
         let keys = Keys { gguf, name };
         refuse_unsupported_keys(&keys, architecture)?;
-        let experts = experts(&keys, architecture)?;
+        let experts = experts::read(&keys, architecture)?;
         let width = keys.count("embedding_length")?;
         let (blocks, prediction_layers) = layers::count(&keys, architecture)?;
         let blocks = layers::blocks(&keys, architecture, blocks)?;
@@ -33,47 +33,43 @@ impl Config {
         let (q_heads, global) = (heads.q_heads, heads.global);
         let (rope, context) =
             rope::read(&keys, architecture, global.head_dim, context, options.rope)?;
+        let latent = latent::shape(&keys, architecture, global.head_dim, rope.dims)?;
         let slides = windows.iter().any(Option::is_some);
-        let window_rope = window_base(architecture, rope.base)
-            .filter(|_| slides)
-            .map(|base| rope::read_window_rope(&keys, architecture, heads.window.head_dim, base))
-            .transpose()?;
+        let window_rope = match window_base(architecture, rope.base).filter(|_| slides) {
+            Some(base) => Some(rope::read_window_rope(&keys, architecture, &heads, base)?),
+            None => None,
+        };
         let multipliers = multipliers(&keys, architecture)?;
         // As llama.cpp: Granite's files switch RoPE off by this key.
         let unrotated = architecture.multipliers.is_allowed()
             && keys.flag("rope.scaling.finetuned")? == Some(false);
-        let dense_first = dense_first(&keys, architecture)?;
+        let dense_first = experts::dense_first(&keys, architecture)?;
         let has_ffn = |layer: usize| blocks[layer].feed_forward.is_some();
         let has_experts = |layer| experts.is_some() && layer >= dense_first && has_ffn(layer);
-        let mut ffn = widths(&keys, architecture, experts, count, dense_first)?;
-        (0..count)
-            .filter(|&layer| !has_ffn(layer))
-            .for_each(|layer| ffn[layer] = 0);
         let layers = Layers {
             recurrent,
             kv_source_layer: layers::kv_source_layer(&keys, architecture, &windows)?,
-            ffn,
+            ffn: experts::widths(&keys, architecture, experts, &blocks, dense_first)?,
             experts: (0..count).map(has_experts).collect(),
             windows,
             blocks,
         };
-        let rotation = |layer: usize, window: Option<usize>| match (architecture.nope_every, window)
-        {
-            _ if unrotated => LayerRotation::None,
-            (Some(every), _) if (layer + 1).is_multiple_of(every) => LayerRotation::None,
-            (_, None) if slides && only_windows_rotate(architecture) => LayerRotation::None,
-            (_, Some(_)) if window_rope.is_some() => LayerRotation::WindowRope,
-            _ => LayerRotation::Rope,
+        let rotation = Rotation {
+            unrotated,
+            nope_every: architecture.nope_every,
+            only_windows: slides && only_windows_rotate(architecture),
+            own_window_rope: window_rope.is_some(),
         };
         Ok(Config {
             architecture,
             layers: count,
-            kinds: layers::kinds(&layers, &heads, rotation),
+            kinds: layers::kinds(&layers, &heads, |layer, window| rotation.of(layer, window)),
             width,
             ffn: layers.ffn.iter().copied().max().unwrap_or(0),
             per_layer: per_layer(&keys, architecture)?,
             experts,
             recurrent: shape,
+            latent,
             prediction_layers,
             q_heads,
             kv_heads: global.kv_heads,
@@ -87,7 +83,8 @@ impl Config {
                 None => 1.0,
             },
             attention_scale: (multipliers.attention)
-                .unwrap_or_else(|| attention_scale(architecture, count, width, &heads)),
+                .unwrap_or_else(|| attention_scale(architecture, count, width, &heads))
+                * latent::scale(&keys, architecture, &rope)?,
             residual_scale: multipliers.residual.unwrap_or(1.0),
             logit_scale: match architecture.logit_factor {
                 true => logit_factor(&keys)?,
@@ -102,6 +99,30 @@ impl Config {
             ignored_window,
             tied_output: gguf.tensor("output.weight").is_none(),
         })
+    }
+}
+
+/// What decides how a layer's queries and keys are rotated.
+struct Rotation {
+    /// Not in any layer.
+    unrotated: bool,
+    /// As [`Architecture::nope_every`].
+    nope_every: Option<usize>,
+    /// In sliding-window layers only.
+    only_windows: bool,
+    /// Whether sliding-window layers have constants of their own.
+    own_window_rope: bool,
+}
+
+impl Rotation {
+    fn of(&self, layer: usize, window: Option<usize>) -> LayerRotation {
+        match (self.nope_every, window) {
+            _ if self.unrotated => LayerRotation::None,
+            (Some(every), _) if (layer + 1).is_multiple_of(every) => LayerRotation::None,
+            (_, None) if self.only_windows => LayerRotation::None,
+            (_, Some(_)) if self.own_window_rope => LayerRotation::WindowRope,
+            _ => LayerRotation::Rope,
+        }
     }
 }
 
@@ -144,117 +165,6 @@ fn window_base(architecture: &Architecture, base: f64) -> Option<f64> {
 fn only_windows_rotate(architecture: &Architecture) -> bool {
     let rope = WindowRope::OnlyWindows;
     matches!(architecture.sliding, Sliding::Most { rope: own, .. } if own == rope)
-}
-
-/// The number of experts of an architecture that has them.
-fn experts(
-    keys: &Keys<'_>,
-    architecture: &Architecture,
-) -> Result<Option<ExpertCounts>, ModelError> {
-    const ALL: &str = "expert_count";
-    const USED: &str = "expert_used_count";
-    if architecture.experts == Part::Absent {
-        return match keys.whole(ALL)?.filter(|&n| n > 0) {
-            Some(n) => {
-                let needs = format!("experts are not supported in {} models", keys.name);
-                Err(keys.bad(ALL, n, needs))
-            }
-            None => Ok(None),
-        };
-    }
-    if architecture.experts == Part::Optional && keys.whole(ALL)?.unwrap_or(0) == 0 {
-        return Ok(None);
-    }
-    let (all, used) = (keys.count(ALL)?, keys.count(USED)?);
-    if used > all {
-        return Err(keys.bad(
-            USED,
-            used,
-            format!("at most {all}, all experts, are possible"),
-        ));
-    }
-    let weights_scale = match architecture.router {
-        Router::Sigmoid => sigmoid_scale(keys, architecture)?,
-        Router::Softmax | Router::BiasedSoftmax => 1.0,
-    };
-    const SHARED: &str = "expert_shared_feed_forward_length";
-    let shared_ffn = match architecture.shared_expert {
-        Shared::None => None,
-        Shared::Gated => Some(keys.count(SHARED)?),
-        Shared::Plain if keys.whole(SHARED)? == Some(0) => None,
-        Shared::Plain => keys.optional_count(SHARED)?,
-    };
-    const WIDTH: &str = "expert_feed_forward_length";
-    let can_be_dense = architecture.experts == Part::Optional && !architecture.dense_and_experts;
-    let has_one_width = architecture.multipliers.is_allowed() || can_be_dense;
-    let ffn = match has_one_width && !keys.has(WIDTH) {
-        // Files of Granite and Mixtral give the width of an expert by the key for dense feed-forwards.
-        true => keys.uniform_count("feed_forward_length")?,
-        false => keys.count(WIDTH)?,
-    };
-    Ok(Some(ExpertCounts {
-        all,
-        used,
-        ffn,
-        shared_ffn,
-        weights_scale,
-    }))
-}
-
-/// The factor on weights that are the sigmoids of the scores, divided by their sum. Refuses other weights.
-fn sigmoid_scale(keys: &Keys<'_>, architecture: &Architecture) -> Result<f32, ModelError> {
-    const GATING: &str = "expert_gating_func";
-    const SUM: &str = "expert_weights_norm";
-    const GROUPS: &str = "expert_group_count";
-    const LATENT: &str = "moe_latent_size";
-    let needs = |what: &str| format!("only {what} is supported in {} models", keys.name);
-    // Files of Nemotron do not name it.
-    match keys.optional_count(GATING)? {
-        Some(2) => {}
-        None if architecture.single_blocks => {}
-        None => return Err(missing(&keys.full(GATING))),
-        Some(other) => return Err(keys.bad(GATING, other, needs("2, the sigmoid,"))),
-    }
-    if keys.flag(SUM)? == Some(false) {
-        return Err(keys.bad(SUM, false, needs("true")));
-    }
-    for (key, most) in [(GROUPS, 1), (LATENT, 0)] {
-        if let Some(n) = keys.whole(key)?.filter(|&n| n > most) {
-            return Err(keys.bad(key, n, needs(&most.to_string())));
-        }
-    }
-    let scale = keys.non_negative("expert_weights_scale")?;
-    Ok(scale.filter(|&scale| scale > 0.0).unwrap_or(1.0) as f32)
-}
-
-/// How many first layers have a dense feed-forward instead of experts.
-fn dense_first(keys: &Keys<'_>, architecture: &Architecture) -> Result<usize, ModelError> {
-    match architecture.dense_first {
-        true => Ok(keys.whole("leading_dense_block_count")?.unwrap_or(0) as usize),
-        false => Ok(0),
-    }
-}
-
-/// `[layers]`: widths of the feed-forward; without a dense one, of an expert.
-fn widths(
-    keys: &Keys<'_>,
-    architecture: &Architecture,
-    experts: Option<ExpertCounts>,
-    layers: usize,
-    dense_first: usize,
-) -> Result<Vec<usize>, ModelError> {
-    const DENSE: &str = "feed_forward_length";
-    let counts = experts.filter(|_| !architecture.dense_and_experts);
-    let first = match counts {
-        Some(_) => dense_first.min(layers),
-        None if architecture.window_heads => return keys.counts(DENSE, layers),
-        None => layers,
-    };
-    let mut widths = vec![counts.map_or(0, |counts| counts.ffn); layers];
-    if first > 0 {
-        widths[..first].fill(keys.uniform_count(DENSE)?);
-    }
-    Ok(widths)
 }
 
 /// Numbers of the embeddings that each layer adds, of an architecture that has them.
@@ -410,10 +320,8 @@ fn refuse_unsupported_keys(keys: &Keys<'_>, architecture: &Architecture) -> Resu
         ("embedding_scale", &[0.0, 1.0]),
     ];
     let shared_keys: &[(&str, &[f64])] = &[("attention.shared_kv_layers", &[0.0])];
-    let scaled_queries: &[(&str, &[f64])] = &[
-        ("attention.temperature_scale", &[0.0]),
-        ("rope.scaling.yarn_log_multiplier", &[0.0]),
-    ];
+    let scaled_queries: &[(&str, &[f64])] = &[("attention.temperature_scale", &[0.0])];
+    let multiplier: &[(&str, &[f64])] = &[("rope.scaling.yarn_log_multiplier", &[0.0])];
     let of = |keys, computed: bool| if computed { &[][..] } else { keys };
     let has_multipliers = architecture.multipliers.is_allowed();
     let plain = plain
@@ -424,7 +332,11 @@ fn refuse_unsupported_keys(keys: &Keys<'_>, architecture: &Architecture) -> Resu
             has_multipliers || architecture.logit_factor,
         ))
         .chain(of(shared_keys, architecture.shares_kv))
-        .chain(of(scaled_queries, architecture.scaled_queries));
+        .chain(of(scaled_queries, architecture.scaled_queries))
+        .chain(of(
+            multiplier,
+            architecture.scaled_queries || architecture.latent,
+        ));
     let caps = caps.map(|&(key, _)| (key, &[0.0][..]));
     for (key, plain) in plain.copied().chain(caps) {
         if let Some(n) = keys.number(key)?

@@ -4,11 +4,15 @@
 
 use kept_kernels::Pairing;
 
-use super::RopeChoice;
 use super::keys::{Keys, bad, missing_tensor};
+use super::layers::Heads;
+use super::{RopeChoice, latent};
 use crate::ModelError;
 use crate::architecture::Architecture;
 use crate::gguf::Gguf;
+
+/// Multiplier of the growth of YaRN's magnitude in attention's scale.
+pub(super) const MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
 
 /// RoPE constants.
 #[derive(Debug, Clone, PartialEq)]
@@ -169,6 +173,10 @@ pub(super) fn read(
     let Some(choice) = choice else {
         return Ok((rope, context));
     };
+    if architecture.latent {
+        let choice = choice.to_string();
+        return Err(ModelError::LatentRopeChoice { choice });
+    }
     let factor = match (choice, &rope.scaling) {
         (RopeChoice::Yarn(factor), RopeScaling::None | RopeScaling::Yarn(_)) => {
             rope.magnitude = Yarn::magnitude(factor, 1.0);
@@ -196,7 +204,7 @@ pub(super) fn read(
 pub(super) fn read_window_rope(
     keys: &Keys<'_>,
     architecture: &Architecture,
-    head_dim: usize,
+    heads: &Heads,
     default: f64,
 ) -> Result<RopeConfig, ModelError> {
     let own = "rope.dimension_count_swa";
@@ -206,7 +214,7 @@ pub(super) fn read_window_rope(
         "rope.dimension_count"
     };
     Ok(RopeConfig {
-        dims: dims(keys, key, head_dim)?,
+        dims: dims(keys, key, heads.window.head_dim)?,
         base: base(keys, "rope.freq_base_swa")?.unwrap_or(default),
         scaling: RopeScaling::None,
         magnitude: 1.0,
@@ -215,6 +223,14 @@ pub(super) fn read_window_rope(
 }
 
 impl RopeScaling {
+    /// YaRN's magnitude with a multiplier of its growth; 1 of any other scaling.
+    pub(super) fn magnitude(&self, multiplier: f64) -> f64 {
+        match self {
+            RopeScaling::Yarn(yarn) => Yarn::magnitude(yarn.factor, multiplier),
+            _ => 1.0,
+        }
+    }
+
     /// As in `rope.scaling.type`.
     pub fn name(&self) -> &'static str {
         match self {
@@ -253,6 +269,9 @@ fn scaling(
     trained: usize,
 ) -> Result<(RopeScaling, f64), ModelError> {
     const FACTOR: &str = "rope.scaling.factor";
+    if architecture.latent {
+        latent::refuse_scaled_angles(keys)?;
+    }
     let unsupported = |name: &str| ModelError::UnsupportedRopeScaling {
         name: name.to_owned(),
     };
@@ -285,7 +304,7 @@ fn scaling(
                 "yarn together with per-frequency factors in the file",
             ));
         }
-        let (yarn, magnitude) = yarn(keys, trained, factor)?;
+        let (yarn, magnitude) = yarn(keys, architecture, trained, factor)?;
         let yarn = Yarn {
             whole_bounds: architecture.whole_yarn_bounds,
             ..yarn
@@ -303,7 +322,12 @@ fn scaling(
     Ok((scaling, attn_factor))
 }
 
-fn yarn(keys: &Keys<'_>, trained: usize, factor: f64) -> Result<(Yarn, f64), ModelError> {
+fn yarn(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    trained: usize,
+    factor: f64,
+) -> Result<(Yarn, f64), ModelError> {
     // Some converters write these keys, with the defaults of the paper and of llama.cpp.
     for key in [
         "rope.scaling.yarn_ext_factor",
@@ -325,8 +349,11 @@ fn yarn(keys: &Keys<'_>, trained: usize, factor: f64) -> Result<(Yarn, f64), Mod
         ..plain
     };
     // As in llama.cpp: with `mscale_all_dim`, the magnitude moves from the rotation to attention's scale, where Ministral
-    // has none.
-    let all = match keys.non_negative("rope.scaling.yarn_log_multiplier")? {
+    // has none. With latent attention, all of it does (`latent::scale`).
+    if architecture.latent {
+        return Ok((yarn, 1.0));
+    }
+    let all = match keys.non_negative(MULTIPLIER)? {
         Some(multiplier) => Yarn::magnitude(factor, multiplier),
         None => 1.0,
     };

@@ -6,6 +6,7 @@ use kept_kernels::{QuantisedRows, RecurrentShape};
 use crate::Config;
 use crate::arithmetic::moe_scratch_width;
 use crate::experts::ExpertScratch;
+use crate::latent::LatentScratch;
 use crate::layer::Layer;
 use crate::per_layer::PerLayerScratch;
 use crate::recurrent::RecurrentScratch;
@@ -31,6 +32,8 @@ pub struct LayerScratch {
     pub(super) per_layer: Option<PerLayerScratch>,
     /// If the layer is recurrent.
     pub(super) recurrent: Option<RecurrentScratch>,
+    /// If attention is latent.
+    pub(super) latent: Option<LatentScratch>,
     /// `[block rows, 2 * q_width]`: queries and gates as projected; then the gated attention. Empty without gates.
     pub(super) q_and_gates: Vec<f32>,
     /// `[rows, q_width]`: gates of the rows projected last. Empty without gates.
@@ -58,6 +61,7 @@ impl LayerScratch {
             moe_scratch: vec![0.0; rows * 3 * moe_scratch_width(config)],
             per_layer: (config.per_layer).map(|n| PerLayerScratch::new(config, n, rows)),
             recurrent: recurrent.map(|shape| RecurrentScratch::new(config, shape, rows)),
+            latent: (config.latent).map(|shape| LatentScratch::new(config, shape, rows)),
             q_and_gates: vec![0.0; rows * 2 * config.gate_width()],
             gates: vec![0.0; max_rows * config.gate_width()],
             projected: 0,
@@ -141,7 +145,7 @@ impl Block {
     /// Elements in the buffers of quantised inputs: of all projections, and of the down projection if it is separate.
     fn rounded(&self, config: &Config) -> [usize; 2] {
         if self.slices() {
-            [config.width.max(config.q_width()), self.ffn].map(|width| self.rows * width)
+            [config.widest_attention_input(), self.ffn].map(|width| self.rows * width)
         } else {
             [self.rows * config.widest_input(), 0]
         }
@@ -158,7 +162,9 @@ impl Block {
             (config.recurrent).map_or(0, |shape| RecurrentScratch::bytes(config, shape, self.rows));
         let per_layer =
             (config.per_layer).map_or(0, |n| PerLayerScratch::bytes(config, n, self.rows));
+        let latent =
+            (config.latent).map_or(0, |shape| LatentScratch::bytes(config, shape, self.rows));
         let rounded = rounded.iter().sum::<u64>();
-        (elements * size_of::<f32>()) as u64 + rounded + experts + recurrent + per_layer
+        (elements * size_of::<f32>()) as u64 + rounded + experts + recurrent + per_layer + latent
     }
 }

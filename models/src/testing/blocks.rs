@@ -2,9 +2,35 @@
 
 use super::tiny::{EXPERTS, Random};
 use super::{GgufWriter, MetaValue, TinyLlama};
-use crate::architecture::{Part, Shared};
+use crate::architecture::{Part, Router, Shared};
 
 impl TinyLlama {
+    pub(super) fn expert_keys(&self, w: &mut GgufWriter) {
+        let own = self.architecture();
+        let mut set = |key: &str, n: usize| {
+            let key = format!("{}.{key}", self.arch);
+            w.set(&key, MetaValue::Whole(n as u32));
+        };
+        set("expert_count", EXPERTS);
+        set("expert_used_count", 2);
+        set("expert_feed_forward_length", self.ffn);
+        match own.shared_expert {
+            Shared::None => {}
+            Shared::Counted => set("expert_shared_count", 1),
+            Shared::Gated | Shared::Plain => set("expert_shared_feed_forward_length", self.ffn),
+        }
+        if matches!(own.router, Router::Sigmoid | Router::Declared) {
+            set("expert_gating_func", 2);
+        }
+        if own.dense_first {
+            set("leading_dense_block_count", 1);
+        }
+        if own.router == Router::Declared {
+            let key = format!("{}.expert_weights_norm", self.arch);
+            w.set(&key, MetaValue::Flag(true));
+        }
+    }
+
     /// Blocks of the file.
     pub(super) fn blocks(&self) -> usize {
         self.block(self.layers)

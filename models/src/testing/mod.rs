@@ -4,6 +4,7 @@
 //! with random weights and a small byte-level tokenizer in which every byte has a token.
 
 mod blocks;
+mod latent;
 mod recurrent;
 mod tiny;
 mod writer;

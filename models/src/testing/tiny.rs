@@ -152,18 +152,10 @@ impl TinyLlama {
             w.set(&key("attention.temperature_length"), whole(8));
         }
         if own.experts == Part::Required {
-            w.set(&key("expert_count"), whole(EXPERTS));
-            w.set(&key("expert_used_count"), whole(2));
-            w.set(&key("expert_feed_forward_length"), whole(self.ffn));
-            if own.shared_expert != Shared::None {
-                w.set(&key("expert_shared_feed_forward_length"), whole(self.ffn));
-            }
-            if own.router == Router::Sigmoid {
-                w.set(&key("expert_gating_func"), whole(2));
-            }
-            if own.dense_first {
-                w.set(&key("leading_dense_block_count"), whole(1));
-            }
+            self.expert_keys(&mut w);
+        }
+        if own.latent {
+            self.latent_keys(&mut w);
         }
         self.recurrent_keys(&mut w);
         self.tokenizer(&mut w);
@@ -271,6 +263,9 @@ impl TinyLlama {
         let precise = ["ffn_gate_inp", "ssm_alpha", "ssm_beta"];
         let kind = match self.kind {
             _ if precise.iter().any(|part| name.contains(part)) => "F32",
+            // Its rows are short.
+            "Q4_K" | "Q4_K_M" if name.contains("attn_k_b") => "Q8_0",
+            "Q8_0" if !cols.is_multiple_of(32) => "F32",
             "Q4_K_M" if delicate.iter().any(|part| name.contains(part)) => "Q6_K",
             "Q4_K_M" => "Q4_K",
             kind => kind,
@@ -304,6 +299,10 @@ impl TinyLlama {
             let mixer = match self.recurs(layer) {
                 true => {
                     self.recurrent_matrices(w, random, block);
+                    &[]
+                }
+                false if own.latent => {
+                    self.latent_matrices(w, random, block);
                     &[]
                 }
                 false => attention,
@@ -347,6 +346,10 @@ impl TinyLlama {
                     vector(&name(part), shape, *mean);
                 }
                 continue;
+            }
+            if own.latent {
+                vector(&name("attn_q_a_norm.weight"), &[width], 1.0);
+                vector(&name("attn_kv_a_norm.weight"), &[width], 1.0);
             }
             if own.sinks {
                 vector(&name("attn_sinks.weight"), &[self.q_heads], 0.0);

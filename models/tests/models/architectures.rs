@@ -11,7 +11,7 @@ use kept_models::{
     RopeTable,
 };
 
-const ALL: [&str; 34] = [
+const ALL: [&str; 35] = [
     "llama",
     "qwen2",
     "qwen2vl",
@@ -29,6 +29,7 @@ const ALL: [&str; 34] = [
     "cohere2",
     "ernie4_5",
     "ernie4_5-moe",
+    "deepseek2",
     "qwen35",
     "qwen35moe",
     "gpt-oss",
@@ -48,7 +49,7 @@ const ALL: [&str; 34] = [
     "nemotron_h_moe",
 ];
 
-fn tiny(arch: &'static str) -> TinyLlama {
+pub(crate) fn tiny(arch: &'static str) -> TinyLlama {
     TinyLlama {
         arch,
         layers: 6,
@@ -59,18 +60,18 @@ fn tiny(arch: &'static str) -> TinyLlama {
     }
 }
 
-fn open(writer: &GgufWriter, options: &OpenOptions) -> Result<Model, ModelError> {
+pub(crate) fn open(writer: &GgufWriter, options: &OpenOptions) -> Result<Model, ModelError> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tiny.gguf");
     writer.write(&path).unwrap();
     Model::open_with(&path, options)
 }
 
-fn opened(writer: &GgufWriter) -> Model {
+pub(crate) fn opened(writer: &GgufWriter) -> Model {
     open(writer, &OpenOptions::default()).unwrap()
 }
 
-fn config(arch: &'static str, spoil: impl FnOnce(&mut GgufWriter)) -> Config {
+pub(crate) fn config(arch: &'static str, spoil: impl FnOnce(&mut GgufWriter)) -> Config {
     let mut writer = tiny(arch).writer();
     spoil(&mut writer);
     opened(&writer).config().clone()
@@ -170,6 +171,9 @@ fn missing_and_unknown_tensors_of_architectures_are_named() {
         ("seed_oss", "attn_v.bias"),
         ("exaone4", "attn_q_norm.weight"),
         ("granitemoe", "ffn_up_shexp.weight"),
+        ("deepseek2", "attn_q_a_norm.weight"),
+        ("deepseek2", "attn_k_b.weight"),
+        ("deepseek2", "ffn_up_shexp.weight"),
     ] {
         let name = format!("blk.1.{part}");
         let mut writer = tiny(arch).writer();
@@ -190,6 +194,10 @@ fn missing_and_unknown_tensors_of_architectures_are_named() {
         ("nemotron_h", "ffn_gate.weight"),
         ("nemotron_h", "ssm_in.weight"),
         ("nemotron_h_moe", "ffn_gate_shexp.weight"),
+        ("deepseek2", "attn_kv_b.weight"),
+        ("deepseek2", "attn_q.weight"),
+        ("deepseek2", "attn_k.weight"),
+        ("deepseek2", "attn_q.bias"),
     ] {
         let name = format!("blk.1.{part}");
         let mut writer = tiny(arch).writer();

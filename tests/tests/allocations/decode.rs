@@ -71,3 +71,28 @@ pub fn decode_allocates_nothing_with_any_cache_type() {
         "{written:?}"
     );
 }
+
+/// Nor with latent attention and experts, whose rows are expanded in place.
+pub fn decode_of_latent_attention_allocates_nothing() {
+    let file = golden::Unpacked::architecture("glm4_moe_lite");
+    let model = Model::open(&file.path()).expect("a golden model");
+    let vocab = model.config().vocab as u32 - 3;
+    let ids: Vec<u32> = (0..140)
+        .map(|i| 3 + (i * i + i * 37 + 11) % vocab)
+        .collect();
+    let (prompt, answer) = ids.split_at(120);
+    let rope = RopeTable::new(model.config(), ids.len());
+    let built = build("snapkv", &[]).expect("a method");
+    let prefill = Prefill::new(&model, prompt, &*built, 40, answer.len(), &rope);
+    let outcome = prefill.run(&mut |_| (), &Stop::new()).expect("a cache");
+    let mut decoder = Decoder::new(&model, &rope, outcome.evictor, outcome.cache).expect("memory");
+    let (first, others) = answer.split_at(2);
+    for &token in first {
+        decoder.step(token, None).expect("logits");
+    }
+    let before = settled_allocations();
+    for &token in others {
+        decoder.step(token, None).expect("logits");
+    }
+    assert_eq!(allocations() - before, 0, "allocates to answer");
+}

@@ -22,6 +22,7 @@ fn heads_look_at_what_their_row_of_the_map_keeps() {
         "qwen35",
         "lfm2",
         "granitehybrid",
+        "deepseek_v2",
     ] {
         let file = Unpacked::architecture(arch);
         let engine = Engine::open(&file.path()).expect("a tiny model");

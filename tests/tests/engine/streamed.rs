@@ -296,6 +296,8 @@ fn models() -> Vec<(String, Model)> {
         "olmo3",
         "lfm2",
         "granitehybrid",
+        "deepseek_v2",
+        "glm4_moe_lite",
     ];
     let others = others.map(|name| {
         let unpacked = Unpacked::architecture(name);

@@ -302,7 +302,13 @@ fn bench_measures_a_question_from_the_vault() {
 /// The parts of a decode step read all of its bytes.
 #[test]
 fn bench_times_the_parts_of_a_step() {
-    for arch in ["qwen2", "qwen35moe", "lfm2moe", "granitehybrid-experts"] {
+    for arch in [
+        "qwen2",
+        "qwen35moe",
+        "lfm2moe",
+        "granitehybrid-experts",
+        "glm4_moe_lite",
+    ] {
         let file = golden::Unpacked::architecture(arch);
         let model = file.path();
         let run = |json: &[&str]| {
