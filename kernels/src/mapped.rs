@@ -185,6 +185,24 @@ impl MappedMatrix {
         });
     }
 
+    /// The product with the transposed matrix: `out [cols] = input [rows] * matrix`, on this thread; allocates nothing.
+    ///
+    /// # Panics
+    /// If a slice has the wrong length.
+    pub fn multiply_transposed(&self, input: &[f32], out: &mut [f32]) {
+        assert_eq!((input.len(), out.len()), (self.rows, self.cols));
+        out.fill(0.0);
+        match self.kind {
+            WeightType::F32 => add_rows(self.floats::<f32>(), input, out, |x| *x),
+            WeightType::F16 => add_rows(self.floats::<f16>(), input, out, |x| x.to_f32()),
+            WeightType::BF16 => add_rows(self.floats::<bf16>(), input, out, |x| x.to_f32()),
+            kind => {
+                let add_rows = quantised::add_rows(kind).expect("all others are quantised");
+                add_rows(self.bytes(), input, out);
+            }
+        }
+    }
+
     /// Converts row `row` to f32, `out [cols]`; allocates nothing.
     ///
     /// # Panics
@@ -214,6 +232,15 @@ impl MappedMatrix {
                 let dequantise = quantised::dequantise(kind).expect("all others are quantised");
                 dequantise(&self.bytes()[blocks], out);
             }
+        }
+    }
+}
+
+/// `out [cols] += factors [rows] * matrix [rows, cols]`
+fn add_rows<T>(matrix: &[T], factors: &[f32], out: &mut [f32], number: impl Fn(&T) -> f32) {
+    for (row, factor) in matrix.chunks_exact(out.len()).zip(factors) {
+        for (out, x) in out.iter_mut().zip(row) {
+            *out += factor * number(x);
         }
     }
 }

@@ -336,7 +336,7 @@ impl LatentCopies<'_> {
             let low = &scratch.kv_low[row * (shape.kv_rank + rotated)..];
             k[..rotated].copy_from_slice(&low[shape.kv_rank..][..rotated]);
             let (key, value) = match scratch.keys.get(head) {
-                Some(own) => (&own.out[row * plain..][..plain], from),
+                Some(own) => (&own.0[row * plain..][..plain], from),
                 None => from.split_at(plain),
             };
             k[rotated..].copy_from_slice(key);

@@ -4,7 +4,7 @@
 //! out of head h [rows, outputs] = inputs [rows, n] * matrix h [n, outputs]
 //! ```
 //!
-//! Few rows are multiplied in place, a row of the matrix at a time. For many, the matrices are copied as f32 for candle,
+//! Few rows are multiplied in place. For many, the matrices are copied as f32 for candle,
 //! one layer at a time, like floating-point weights (`weights.rs`).
 
 use std::sync::OnceLock;
@@ -23,25 +23,17 @@ pub(crate) struct Transposed<'a> {
     copies: Vec<OnceLock<Tensor>>,
 }
 
-/// Buffers of one head.
-pub(crate) struct HeadRows {
-    /// `[outputs]`: a row of the matrix.
-    unpacked: Vec<f32>,
-    /// `[rows, outputs]`
-    pub(crate) out: Vec<f32>,
-}
+/// The output of one head, `[rows, outputs]`.
+pub(crate) struct HeadRows(pub(crate) Vec<f32>);
 
 impl HeadRows {
     pub(crate) fn new(rows: usize, outputs: usize) -> Self {
-        Self {
-            unpacked: vec![0.0; outputs],
-            out: vec![0.0; rows * outputs],
-        }
+        Self(vec![0.0; rows * outputs])
     }
 
-    /// Bytes of the buffers of a head.
+    /// Bytes of a head's.
     pub(crate) fn bytes(rows: usize, outputs: usize) -> u64 {
-        ((rows + 1) * outputs * size_of::<f32>() + size_of::<Self>()) as u64
+        (rows * outputs * size_of::<f32>() + size_of::<Self>()) as u64
     }
 }
 
@@ -64,7 +56,7 @@ impl<'a> Transposed<'a> {
         (elements.sum::<usize>() * size_of::<f32>()) as u64
     }
 
-    /// Writes `heads[h].out` for the rows of `inputs [rows, n]`. Without copies, allocates nothing.
+    /// Writes `heads[h]` for the rows of `inputs [rows, n]`. Without copies, allocates nothing.
     ///
     /// # Errors
     /// [`Stopped`]; the outputs are then partly written.
@@ -84,12 +76,16 @@ impl<'a> Transposed<'a> {
                 if stop.is_requested() {
                     return;
                 }
-                let outputs = own.unpacked.len();
+                let matrix = &self.matrices[head];
+                let outputs = matrix.cols();
                 let rows = inputs.len() / n;
-                let out = &mut own.out[first * outputs..][..rows * outputs];
+                let out = &mut own.0[first * outputs..][..rows * outputs];
                 match &copied {
                     Some(inputs) => out.copy_from_slice(&self.product(head, inputs)),
-                    None => in_place(&self.matrices[head], inputs, &mut own.unpacked, out),
+                    None => {
+                        let rows = inputs.chunks_exact(n).zip(out.chunks_exact_mut(outputs));
+                        rows.for_each(|(input, out)| matrix.multiply_transposed(input, out));
+                    }
                 }
             });
         }
@@ -126,22 +122,6 @@ fn copy(matrix: &MappedMatrix) -> Tensor {
     Tensor::from_vec(elements, shape, &Device::Cpu).expect(SHAPES)
 }
 
-/// `out [rows, outputs] = inputs [rows, n] * matrix [n, outputs]`, with space for a row of the matrix.
-fn in_place(matrix: &MappedMatrix, inputs: &[f32], unpacked: &mut [f32], out: &mut [f32]) {
-    let (n, outputs) = (matrix.rows(), matrix.cols());
-    out.fill(0.0);
-    for row in 0..n {
-        matrix.row_to_f32(row, unpacked);
-        let rows = inputs.chunks_exact(n).zip(out.chunks_exact_mut(outputs));
-        for (input, out) in rows {
-            let factor = input[row];
-            out.iter_mut()
-                .zip(&*unpacked)
-                .for_each(|(out, weight)| *out += factor * weight);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use kept_kernels::WeightType;
@@ -171,7 +151,7 @@ mod tests {
                     .multiply(&inputs, &mut found, &Stop::new())
                     .unwrap();
                 for (at, found) in found.iter().enumerate() {
-                    for (row, out) in found.out.chunks(outputs).enumerate() {
+                    for (row, out) in found.0.chunks(outputs).enumerate() {
                         for (column, out) in out.iter().enumerate() {
                             let terms = (0..n).map(|i| {
                                 let weight = numbers[(at * n + i) * outputs + column];

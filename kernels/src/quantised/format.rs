@@ -7,6 +7,8 @@
 //! This is the plain description of each format. It fills the tiles of `tile.rs`, and tests compare the products of
 //! `dot.rs`, which unpacks most formats in registers, against it.
 
+use super::ints::{Bytes, by_byte_level, byte_level};
+
 /// Values in the largest block (`QK_K` in llama.cpp).
 pub(super) const MAX_BLOCK_SIZE: usize = 256;
 /// Scales in the block with the most groups.
@@ -72,6 +74,43 @@ pub(super) fn dequantise<F: Format>(row: &[u8], out: &mut [f32]) {
             *out = unpacked.scales[group] * (i32::from(quant) - F::OFFSET) as f32;
             if F::MINS {
                 *out -= unpacked.mins[group];
+            }
+        }
+    }
+}
+
+/// As [`super::AddRows`].
+pub(super) fn add_rows<F: Format>(blocks: &[u8], factors: &[f32], out: &mut [f32]) {
+    // SAFETY: the level was detected.
+    unsafe { add_rows_at::<F>(byte_level(), blocks, factors, out) };
+}
+
+by_byte_level! {
+    /// # Safety
+    /// The CPU supports the level's instructions.
+    unsafe fn add_rows_at<F>(blocks: &[u8], factors: &[f32], out: &mut [f32]) = add_rows_lanes;
+}
+
+/// Plain loops, which the compiler vectorises with the level's instructions.
+#[inline(always)]
+unsafe fn add_rows_lanes<V: Bytes, F: Format>(blocks: &[u8], factors: &[f32], out: &mut [f32]) {
+    let mut unpacked = Unpacked::new();
+    let row_bytes = out.len() / F::BLOCK_SIZE * F::BYTES;
+    for (row, factor) in blocks.chunks_exact(row_bytes).zip(factors) {
+        let blocks = row.chunks_exact(F::BYTES);
+        for (block, out) in blocks.zip(out.chunks_exact_mut(F::BLOCK_SIZE)) {
+            unpacked.fill::<F>(block);
+            let quants = unpacked.quants.chunks_exact(F::GROUP);
+            for (group, (out, quants)) in out.chunks_exact_mut(F::GROUP).zip(quants).enumerate() {
+                let scale = factor * unpacked.scales[group];
+                let less = if F::MINS {
+                    factor * unpacked.mins[group]
+                } else {
+                    0.0
+                };
+                for (out, &quant) in out.iter_mut().zip(quants) {
+                    *out += scale * (i32::from(quant) - F::OFFSET) as f32 - less;
+                }
             }
         }
     }

@@ -90,6 +90,16 @@ pub(crate) fn dequantise(kind: WeightType) -> Option<Dequantise> {
     with_format!(kind, dequantise)
 }
 
+/// Adds rows of whole blocks of `kind`, each times its factor: `out [cols] += factors [rows] * blocks [rows, cols]`. Allocates
+/// nothing.
+pub(crate) type AddRows = fn(blocks: &[u8], factors: &[f32], out: &mut [f32]);
+
+/// The sum of rows of `kind`; `None` if the type is floating point.
+pub(crate) fn add_rows(kind: WeightType) -> Option<AddRows> {
+    use format::add_rows;
+    with_format!(kind, add_rows)
+}
+
 /// Multiplies all parts with the same inputs, in one parallel loop over all threads. Allocates nothing once warm.
 ///
 /// # Errors

@@ -266,3 +266,24 @@ fn every_half_is_converted() {
         );
     }
 }
+
+#[test]
+fn rows_are_added_as_they_read() {
+    let mut drawn = Drawn(5);
+    let (rows, blocks) = (5, 2);
+    for &kind in WeightType::ALL.iter().filter(|kind| kind.is_quantised()) {
+        let cols = blocks * kind.block().0;
+        let (bytes, weights) = random(kind, rows, cols, &mut drawn);
+        let factors: Vec<f32> = (0..rows).map(|_| drawn.number()).collect();
+        for level in SimdLevel::available() {
+            let mut out = vec![0.5; cols];
+            level.with(|| add_rows(kind).unwrap()(&bytes, &factors, &mut out));
+            for (column, found) in out.iter().enumerate() {
+                let products =
+                    (0..rows).map(|row| f64::from(factors[row] * weights[row * cols + column]));
+                let error = (f64::from(*found) - 0.5 - products.sum::<f64>()).abs();
+                assert!(error < 1e-3, "{kind} {level:?}: {error}");
+            }
+        }
+    }
+}
