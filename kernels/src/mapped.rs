@@ -194,7 +194,9 @@ impl MappedMatrix {
         out.fill(0.0);
         match self.kind {
             WeightType::F32 => add_rows(self.floats::<f32>(), input, out, |x| *x),
-            WeightType::F16 => add_rows(self.floats::<f16>(), input, out, |x| x.to_f32()),
+            WeightType::F16 => add_rows(self.floats::<f16>(), input, out, |x| {
+                quantised::half(x.to_bits())
+            }),
             WeightType::BF16 => add_rows(self.floats::<bf16>(), input, out, |x| x.to_f32()),
             kind => {
                 let add_rows = quantised::add_rows(kind).expect("all others are quantised");

@@ -140,7 +140,7 @@ pub(super) fn half_at(bytes: &[u8], at: usize) -> f32 {
 
 /// The f16 number with these bits.
 #[inline(always)]
-pub(super) fn half(bits: u16) -> f32 {
+pub(crate) fn half(bits: u16) -> f32 {
     const LEAST_NORMAL: u32 = 0x0400 << 13;
     const INFINITE: u32 = 0x7c00 << 13;
     let magnitude = u32::from(bits & 0x7fff);

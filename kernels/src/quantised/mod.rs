@@ -29,6 +29,7 @@ use crate::stop::{Stop, Stopped};
 use crate::threads::{SharedMut, for_each_range};
 use crate::weight_type::WeightType;
 use dot::{Dots, ROWS};
+pub(crate) use format::half;
 use format::{Q1_0, Q2_0, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use ints::{ByteLevel, byte_level};
 use lists::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Nl, Iq4Xs, Mxfp4, Tq1_0, Tq2_0};
