@@ -230,10 +230,23 @@ pub(crate) fn find(name: &str) -> Option<&'static Architecture> {
     ARCHITECTURES.iter().find(|a| a.name == name)
 }
 
-/// The names of all rows, such as `llama, qwen2`, for error messages.
+/// The names of all rows for error messages; those that add letters to another one stand behind it, such as
+/// `llama, qwen3 (moe, vl)`.
 pub(crate) fn supported() -> String {
-    let names: Vec<&str> = ARCHITECTURES.iter().map(|a| a.name).collect();
-    names.join(", ")
+    let names = || ARCHITECTURES.iter().map(|a| a.name);
+    let added = |name: &'static str, to: &str| {
+        let letters = name.strip_prefix(to)?;
+        (!letters.is_empty() && !letters.contains(|c: char| c.is_ascii_digit())).then_some(letters)
+    };
+    let shown = names().filter(|name| !names().any(|other| added(name, other).is_some()));
+    let with_more = shown.map(|name| {
+        let more: Vec<&str> = names().filter_map(|other| added(other, name)).collect();
+        match more.is_empty() {
+            true => name.to_owned(),
+            false => format!("{name} ({})", more.join(", ")),
+        }
+    });
+    with_more.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -247,7 +260,13 @@ mod tests {
             assert!(find(name).is_none(), "{name}");
         }
         for architecture in ARCHITECTURES {
-            assert!(supported().contains(architecture.name));
+            let all = supported();
+            let is_shown = |shown: &str| architecture.name.starts_with(shown);
+            assert!(all.split([',', ' ']).any(is_shown), "{}", architecture.name);
         }
+        assert!(supported().contains("qwen3 (moe, vl, vlmoe), "));
+        assert!(
+            supported().contains("ernie4_5 (-moe), ") && supported().contains(", qwen35 (moe), ")
+        );
     }
 }

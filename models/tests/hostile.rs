@@ -255,7 +255,7 @@ fn unsupported_features_are_refused_by_name() {
         });
         let sentence = error.to_string();
         assert!(
-            sentence.contains(&format!("{name:?}")) && sentence.contains("qwen3, qwen3moe"),
+            sentence.contains(&format!("{name:?}")) && sentence.contains("qwen3 (moe, vl, vlmoe)"),
             "{sentence}"
         );
     }
