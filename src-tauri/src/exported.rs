@@ -180,20 +180,18 @@ fn made(turn: &Turn) -> String {
 
 /// What is said below an answer in the window (`ui/src/lib/ended.ts`, `doubt.ts`): it goes where the answer goes.
 fn below(turn: &Turn, has_document: bool) -> Vec<&str> {
-    let Some(facts) = turn
-        .facts
-        .as_ref()
-        .filter(|_| turn.state == TurnState::Done)
-    else {
+    let Some(facts) = turn.facts.as_ref() else {
         return Vec::new();
     };
     let ending = match facts.finish {
+        _ if turn.state != TurnState::Done => None,
         Finish::End | Finish::Stopped => None,
         Finish::Length => Some("The answer reached the maximum length set in Settings."),
         Finish::Context => Some("The answer ended because the model’s context is full."),
         Finish::Repetition => Some("The answer began to repeat itself and was stopped."),
     };
-    let doubt = doubt(turn, facts).filter(|_| has_document && ending.is_none());
+    let whole = turn.state == TurnState::Done && ending.is_none();
+    let doubt = doubt(turn, facts).filter(|_| has_document && whole);
     let notes = facts.notes.iter().map(String::as_str);
     ending.into_iter().chain(doubt).chain(notes).collect()
 }
@@ -340,6 +338,7 @@ fn rendered(answer: &str) -> String {
     let mut addresses = Vec::new();
     let events = Parser::new_ext(answer, options).filter_map(|event| match event {
         Event::Html(text) | Event::InlineHtml(text) => Some(Event::Text(text)),
+        Event::SoftBreak => Some(Event::HardBreak),
         Event::Start(Tag::Link {
             link_type,
             dest_url,
@@ -375,6 +374,10 @@ mod tests {
 
     #[test]
     fn an_answer_in_html_runs_and_loads_nothing() {
+        assert_eq!(
+            rendered("Rent: 5\nDeposit: 10"),
+            "<p>Rent: 5<br />\nDeposit: 10</p>\n"
+        );
         let answer = "**Yes**, see [the *lease*](javascript:a()) and ![plan](x.png) <b onclick=a()>5 < 6</b>\n\n\
                       | a | b |\n|---|---|\n| 1 | 2 |\n\n- [x] paid\n- <https://a.b>\n\n<script>a()</script>";
         let html = rendered(answer);

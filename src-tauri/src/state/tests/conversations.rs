@@ -273,6 +273,44 @@ fn a_shared_document_is_not_extended() {
 }
 
 #[test]
+fn what_is_said_below_an_answer_is_exported() {
+    let mut story = Story::ready();
+    converse(&mut story, "One?");
+    let mut answered = loaded(&mut story);
+    let export = |answered: &crate::state::Loaded, name: &str| {
+        crate::exported::export(std::path::Path::new(name), "Rent", answered).expect("a format")
+    };
+    let facts = answered.turns[0].facts.as_mut().expect("answered");
+    facts.finish = Finish::Length;
+    facts.notes = vec!["1 & 2 stand nowhere.".into()];
+    let noted = export(&answered, "/x/a");
+    assert!(
+        noted.contains(
+            "\n*The answer reached the maximum length set in Settings.*\n\n*1 & 2 stand nowhere.*\n"
+        ),
+        "{noted}"
+    );
+    answered.turns[0].state = TurnState::Stopped;
+    let noted = export(&answered, "/x/a");
+    assert!(
+        noted.contains("*1 & 2 stand nowhere.*") && !noted.contains("maximum"),
+        "{noted}"
+    );
+    let turn = &mut answered.turns[0];
+    turn.state = TurnState::Done;
+    turn.sources.clear();
+    let facts = turn.facts.as_mut().expect("answered");
+    (facts.finish, facts.notes) = (Finish::End, Vec::new());
+    facts.cache = "f16".into();
+    facts.citations.clear();
+    let html = export(&answered, "/x/a.html");
+    assert!(
+        html.contains("<em>This answer stands on no passage the model clearly looked at.</em>"),
+        "{html}"
+    );
+}
+
+#[test]
 fn an_exported_conversation_is_imported_as_another_one() {
     let mut story = Story::ready();
     converse(&mut story, "One?");
@@ -311,29 +349,6 @@ fn an_exported_conversation_is_imported_as_another_one() {
         "{text}"
     );
     assert!(text.contains("\nBecause\n"));
-    // What is said below the answer goes with it.
-    let facts = answered.turns[0].facts.as_mut().expect("answered");
-    facts.finish = kept_engine::Finish::Length;
-    facts.notes = vec!["1 & 2 stand nowhere.".into()];
-    let noted = crate::exported::export(&path("a"), "Rent", &answered).unwrap();
-    assert!(
-        noted.contains(
-            "\n*The answer reached the maximum length set in Settings.*\n\n*1 & 2 stand nowhere.*\n"
-        ),
-        "{noted}"
-    );
-    let facts = answered.turns[0].facts.as_mut().expect("answered");
-    (facts.finish, facts.notes) = (kept_engine::Finish::End, Vec::new());
-    facts.cache = "f16".into();
-    facts.citations.clear();
-    let before = std::mem::take(&mut answered.turns[0].sources);
-    let html = crate::exported::export(&path("a.html"), "Rent", &answered).unwrap();
-    assert!(
-        html.contains("<em>This answer stands on no passage the model clearly looked at.</em>"),
-        "{html}"
-    );
-    answered.turns[0].sources = before;
-    let text = crate::exported::export(&path("a"), "Rent", &answered).unwrap();
     // An attempt without an answer is left out where another one has it.
     let failed = crate::contract::Turn {
         id: 99,
