@@ -54,7 +54,8 @@ describe('the marks of Markdown', () => {
 function blocks(text: string): [string, string][] {
   return markdownOf(text, 'markdown').flatMap((part) => {
     const found: [string, string][] = []
-    for (const { index, 0: words } of text.slice(part.start, part.end).matchAll(/.+(?:\n.+)*/g)) {
+    for (const { index, 0: lines } of text.slice(part.start, part.end).matchAll(/(?:[^\n]*\S[^\n]*(?:\n|$))+/g)) {
+      const words = lines.replace(/\n$/, '')
       const [start, end] = [part.start + index, part.start + index + words.length]
       const shape = shapeOf(text, start, end, part)
       const shown = withoutLineMarks(words, start, end, shape, part)
@@ -79,8 +80,13 @@ describe('the lines of Markdown', () => {
       ['text', 'and'],
       ['code', '    make test'],
     ])
+    expect(blocks('```\r\nx\r\n```\r\n\r\n> y\r\n> z').map(([, words]) => words.replaceAll('\r', ''))).toEqual([
+      'x',
+      'y\nz',
+    ])
     // Still open; and a fence of another kind inside.
     expect(blocks('~~~\n```\n- x')).toEqual([['code', '```\n- x']])
+    expect(blocks('So:\n\n    a = __x__\n\n    b = __y__').map(([shape]) => shape)).toEqual(['text', 'code', 'code'])
     expect(blocks('- an item\n\n    its second paragraph')).toEqual([
       ['text', '• an item'],
       ['text', '    its second paragraph'],

@@ -342,10 +342,9 @@ describe('the page follows an answer', () => {
 
   it('or to the place where the user left the document', () => {
     localStorage.clear()
-    const at = reader({ start: 70, end: 90 })
-    at.leave(1)
+    new Reader().leave(1)
     expect(reader().comeBack(1)).toBe(false)
-    at.moved = true
+    const at = reader({ start: 70, end: 90 })
     at.leave(1)
     at.leave(2)
     const again = reader()
@@ -353,6 +352,8 @@ describe('the page follows an answer', () => {
     expect(reader().comeBack(3)).toBe(false)
     for (let id = 3; id < 120; id++) at.leave(id)
     expect([2, 119].map((id) => reader().comeBack(id))).toEqual([false, true])
+    reader({ start: 0, end: 20 }).leave(119)
+    expect(reader().comeBack(119)).toBe(false)
     localStorage.setItem('places', '{"no": "list"}')
     expect(reader().comeBack(119)).toBe(false)
   })

@@ -1,6 +1,8 @@
 /** Tables in columns. */
 import { describe, expect, it } from 'vitest'
 import { blocksOf } from '../src/lib/blocks'
+import { markdownOf } from '../src/lib/headings'
+import { withoutMarks } from '../src/lib/inline'
 import { columnsOf, isRowAt, rowsOf, stylesOf, type Style } from '../src/lib/table'
 
 /** The cells of each row as they look; their characters are those of the row. */
@@ -12,7 +14,7 @@ function look(table: string, style: Style): string[][] {
 }
 
 function tables(text: string, kind: string, name: string) {
-  const styles = stylesOf(text, { kind, name, documents: [] })
+  const styles = stylesOf(text, { kind, name, documents: [] }, markdownOf(text, kind))
   const isRow = (line: number, end: number) => isRowAt(text, styles, line, end)
   const blocks = blocksOf(text, [], [], undefined, undefined, [], isRow)
   return { blocks, columns: [...columnsOf(text, blocks, styles)] }
@@ -30,13 +32,23 @@ describe('rows', () => {
       ['', '2'],
       ['open'],
     ])
-    expect(rowsOf('| a |\n|---|', 'framed').map(({ line }) => line)).toEqual([false, true])
+    expect(rowsOf('| a |\n|---| ', 'framed').map(({ line }) => line)).toEqual([false, true])
+    const table = '| **a** \\| b | c |'
+    const [row] = rowsOf(table, 'framed', withoutMarks(table))
+    expect(row?.cells.map((cell) => cell.replaceAll('\u200b', ''))).toEqual(['a | b', 'c'])
+  })
+  it('may end with a carriage return', () => {
+    const trimmed = (table: string, style: Style) => look(table, style).map((cells) => cells.map((cell) => cell.trim()))
+    expect(trimmed('| a | b |\r\n|---|---|\r\n| 1 | 2 |\r', 'framed')).toEqual([['a', 'b'], [''], ['1', '2']])
+    expect(trimmed('a | b\r\n1 |\r', 'bars')).toEqual([['a', 'b'], ['1']])
+    expect(widths('| a | b |\r\n|---|---|\r\n| 1 | 2 |\r\n', 'markdown')).toEqual([[0, [1, 1]]])
   })
   it('of other documents do not, and may begin with an empty cell', () => {
-    expect(look('Date | Item\n | 70 |  | x\n| y |', 'bars')).toEqual([
+    expect(look('Date | Item\n | 70 |  | x\n| y |\na|b | c', 'bars')).toEqual([
       ['Date', 'Item'],
       ['', '70', '', 'x'],
       ['', 'y'],
+      ['a|b', 'c'],
     ])
   })
 })
@@ -62,7 +74,7 @@ describe('columns', () => {
   it('have the widths of their longest cells, in all blocks of a table', () => {
     const row = (i: number) => `${i} | ${'w'.repeat(i % 30)} | x`
     const sheet = Array.from({ length: 200 }, (_, i) => row(i)).join('\n')
-    const text = `Costs\n\n${sheet}\n\nb | c`
+    const text = `Costs\n\n${sheet}\n\nb | c\nd | e`
     const all = widths(text, 'XLSX')
     expect(new Set(all.map(([, widths]) => String(widths)))).toEqual(new Set(['3,29,1', '1,1']))
     expect(all.length).toBe(tables(text, 'XLSX', '').blocks.length - 1)
@@ -70,15 +82,21 @@ describe('columns', () => {
   })
   it('are narrower if the table would be too wide, or there are none', () => {
     const long = 'w'.repeat(100)
-    expect(widths(`${long} | 12 | ${long}`, 'DOCX')).toEqual([[0, [25, 2, 25]]])
-    expect(widths(Array.from({ length: 9 }, () => long).join(' | '), 'DOCX')).toEqual([])
+    expect(widths(`${long} | 12 | ${long}\na | b | c`, 'DOCX')).toEqual([[0, [25, 2, 25]]])
+    expect(widths(`${Array.from({ length: 9 }, () => long).join(' | ')}\na | b`, 'DOCX')).toEqual([])
   })
   it('are not in text, code, headings or prose', () => {
     expect(widths('a | b', 'text')).toEqual([])
     expect(widths('a | b', 'code')).toEqual([])
     expect(widths('a | b', 'markdown')).toEqual([])
-    expect(widths('| a |', 'markdown')).toEqual([[0, [1]]])
-    expect(widths('Prices\na | b\nand prose', 'DOCX')).toEqual([[1, [1, 1]]])
+    expect(widths('| a |\n|---|', 'markdown')).toEqual([[0, [1]]])
+    expect(widths('| a [b](https://a.b/c) |\n|---|', 'markdown')).toEqual([[0, [3]]])
+    expect(widths('Prices\na | b\nc | d\nand prose', 'DOCX')).toEqual([[1, [1, 1]]])
+    // Bars in prose and in code.
+    expect(widths('where P(A | B) is the probability', 'pdf')).toEqual([])
+    expect(widths('|x| is the size', 'markdown')).toEqual([])
+    expect(widths('|---|---|', 'markdown')).toEqual([])
+    expect(widths('```\n| x |\n|---|\n```', 'markdown')).toEqual([])
     expect(widths('x|y', 'DOCX')).toEqual([])
   })
 })

@@ -9,9 +9,9 @@ export type Shape = 'text' | 'code' | 'table' | 'quote'
 
 /** Its width is zero. */
 const NOTHING = '\u200b'
-const ROWS = /^(?:\|.*(?:\n|$))+$/
-const QUOTE = /^(?: {0,3}>.*(?:\n|$))+$/
-const INDENTED = /^(?:(?: {4}|\t).*(?:\n|$))+$/
+const ROWS = /^(?:\|[^\n]*(?:\n|$))+$/
+const QUOTE = /^(?: {0,3}>[^\n]*(?:\n|$))+$/
+const INDENTED = /^(?:(?: {4}|\t)[^\n]*(?:\n|$))+$/
 const ITEM = /^[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]/
 
 /** How far above a block the item is looked for that it may belong to. */
@@ -25,10 +25,11 @@ export function shapeOf(text: string, start: number, end: number, part: Markdown
   if (part.code) return 'code'
   if (ROWS.test(words)) return 'table'
   if (QUOTE.test(words)) return 'quote'
+  if (!INDENTED.test(words)) return 'text'
   // Below an item of a list, indented lines belong to it.
-  const above = text.slice(Math.max(part.start, start - FAR), start).trimEnd()
-  const last = above.slice(above.lastIndexOf('\n') + 1)
-  return INDENTED.test(words) && !ITEM.test(last) && !/^\s/.test(last) ? 'code' : 'text'
+  const above = text.slice(Math.max(part.start, start - FAR), start).split('\n')
+  const last = above.findLast((line) => /^\S/.test(line))
+  return last !== undefined && ITEM.test(last) ? 'text' : 'code'
 }
 
 /** The block of `text` from `start` to `end`, a block of `shape` in `part`, without the marks of its lines. */
@@ -36,8 +37,8 @@ export function withoutLineMarks(words: string, start: number, end: number, shap
   switch (shape) {
     case 'code': {
       if (!part.code) return words
-      const opened = start <= part.start ? words.replace(/^ {0,3}(?:```|~~~).*(?:\n|$)/, hidden) : words
-      return end >= part.end - 1 ? opened.replace(/(?:\n|^) {0,3}(?:```|~~~)[ \t]*$/, hidden) : opened
+      const opened = start <= part.start ? words.replace(/^ {0,3}(?:```|~~~)[^\n]*(?:\n|$)/, hidden) : words
+      return end >= part.end - 1 ? opened.replace(/(?:\n|^) {0,3}(?:```|~~~)\s*$/, hidden) : opened
     }
     case 'table':
       return words

@@ -91,10 +91,13 @@ export class Reader {
     this.goTo(start, 0.33, focus)
   }
 
-  /** Remembers where the user has gone to in document `id`, also for the next start. */
+  /** Remembers what is seen of document `id`, also for the next start. */
   leave(id: number): void {
-    if (!this.moved) return
-    const places = [...placesOf().filter(([other]) => other !== id), [id, this.visible.start]]
+    if (this.visible.end === 0) return
+    const others = placesOf().filter(([other]) => other !== id)
+    const { start } = this.visible
+    // At its beginning, nothing was read yet.
+    const places = start > 0 ? [...others, [id, start]] : others
     try {
       localStorage.setItem(PLACES, JSON.stringify(places.slice(-MOST_PLACES)))
     } catch {
@@ -102,7 +105,7 @@ export class Reader {
     }
   }
 
-  /** Returns to where the user was in document `id`; false if that is not known. */
+  /** Returns to what was seen of document `id`; false if that is not known. */
   comeBack(id: number): boolean {
     const place = placesOf().find(([other]) => other === id)
     if (!place) return false

@@ -3,19 +3,25 @@
  * `a,"b"`. A row is cut into cells that have all its characters: borders are the end of the cell before them, and have no
  * width.
  */
-import type { Block } from './blocks'
+import { blockAt, type Block } from './blocks'
 import type { DocumentFacts } from './contract'
+import type { MarkdownPart } from './headings'
+import { withoutMarks } from './inline'
 
 /** Its width is zero. */
 const NOTHING = '\u200b'
-/** The border of two cells, with the spaces around it, or an escaped one. */
+/** The border of two cells of Markdown, with the spaces around it, or an escaped one. */
 const BORDER = /[ \t]*\\?\|[ \t]*/g
+/** That of other documents. */
+const BAR = /(?:^| )\|(?: |(?=\r?$))/g
 /** The line below the titles. */
-const LINE = /^\|[ \t:|-]*-[ \t:|-]*$/
+const LINE = /^\|[ \t:|-]*-[ \t:|-]*\r?$/
 /** A row of Markdown, and of other documents. */
 const FRAMED = /^\|/
-const BARE = /(?:^| )\|(?: |$)/
+const BARE = /(?:^| )\|(?: |\r?$)/
 
+/** So many rows show the widths of a table. */
+const MEASURED = 5000
 /** Widths of a digit: of the widest table that is shown in columns, of the narrowest column of a wide one, and of gaps. */
 const WIDEST = 66
 const NARROWEST = 8
@@ -24,7 +30,7 @@ const GAP = 2
 /** How rows are written: with a frame, with bars between cells, or with the separator of CSV. */
 export type Style = 'framed' | 'bars' | ',' | ';' | '\t'
 
-/** A document, or one of several, and how its tables are written. */
+/** A document, or one of several, or a part of Markdown, and how its tables are written. */
 export interface Styled {
   start: number
   end: number
@@ -35,13 +41,18 @@ export interface Styled {
 export function stylesOf(
   text: string,
   { kind, name, documents }: Pick<DocumentFacts, 'kind' | 'name' | 'documents'>,
+  markdown: readonly MarkdownPart[],
 ): Styled[] {
   const parts = documents.length > 0 ? documents : [{ kind, name, start: 0, end: text.length }]
-  return parts.map(({ kind, name, start, end }) => ({ start, end, style: styleOf(kind, name, text.slice(start, end)) }))
+  const others = parts.filter(({ kind }) => kind !== 'markdown')
+  const styles = [
+    ...others.map(({ kind, name, start, end }) => ({ start, end, style: styleOf(kind, name, text.slice(start, end)) })),
+    ...markdown.map(({ start, end, code }) => ({ start, end, style: code ? null : ('framed' as const) })),
+  ]
+  return styles.sort((a, b) => a.start - b.start)
 }
 
 function styleOf(kind: string, name: string, text: string): Style | null {
-  if (kind === 'markdown') return 'framed'
   if (kind === 'code') return separatorOf(name, text)
   return kind === 'text' ? null : 'bars'
 }
@@ -56,7 +67,8 @@ function separatorOf(name: string, text: string): Style | null {
 }
 
 function styleAt(styles: readonly Styled[], offset: number): Style | null {
-  return styles.find(({ start, end }) => offset >= start && offset < end)?.style ?? null
+  const at = styles[blockAt(styles, offset)]
+  return at && offset >= at.start && offset < at.end ? at.style : null
 }
 
 /** Whether the line of `text` from `start` to `end` is a row of a table. */
@@ -74,29 +86,36 @@ export interface Row {
   line: boolean
 }
 
-/** The rows of a table, without their line breaks. */
-export function rowsOf(table: string, style: Style): Row[] {
+/** The rows of a table, without their line breaks; `shown` is `table` with marks that have no width. */
+export function rowsOf(table: string, style: Style, shown = table): Row[] {
+  let at = 0
   return table.split('\n').map((row) => {
+    const looks = shown.slice(at, at + row.length)
+    at += row.length + 1
     if (style === 'framed' && LINE.test(row)) return { cells: [NOTHING.repeat(row.length)], line: true }
-    const cells = style === 'framed' || style === 'bars' ? barred(row, style === 'framed') : separated(row, style)
-    return { cells, line: false }
+    if (style === 'framed') return { cells: barred(row, looks, BORDER), line: false }
+    return { cells: style === 'bars' ? barred(row, looks, BAR) : separated(row, style), line: false }
   })
 }
 
-function barred(row: string, framed: boolean): string[] {
+/** The cells of `row`, as `looks`. */
+function barred(row: string, looks: string, borders: RegExp): string[] {
   const cells: string[] = []
-  let shown = ''
+  let cell = ''
   let at = 0
-  for (const { 0: border, index } of row.matchAll(BORDER)) {
+  for (const { 0: border, index } of row.matchAll(borders)) {
     if (border.includes('\\')) continue
-    shown += row.slice(at, index) + NOTHING.repeat(border.length)
+    cell += looks.slice(at, index) + NOTHING.repeat(border.length)
     at = index + border.length
-    if (framed && index === 0) continue
-    cells.push(shown)
-    shown = ''
+    // The frame.
+    if (borders === BORDER && index === 0) continue
+    cells.push(cell)
+    cell = ''
   }
-  shown += row.slice(at)
-  if (shown !== '' || cells.length === 0) cells.push(shown)
+  cell += looks.slice(at)
+  // A carriage return is no cell.
+  if (cells.length > 0 && cell.trim() === '') cells[cells.length - 1] += cell
+  else cells.push(cell)
   return cells
 }
 
@@ -132,12 +151,18 @@ export function columnsOf(text: string, blocks: readonly Block[], styles: readon
   const found = new Map<number, Columns>()
   let table: number[] = []
   let first = -1
+  let rows = 0
+  let titled = false
   let of: Style | null = null
   const close = (end: number) => {
-    const widths = of && fitting(table)
+    // A bar also stands in prose: one row is no table, nor is one of Markdown without a line below its titles.
+    const is = of === 'framed' ? titled : of !== 'bars' || rows > 1
+    const widths = is ? fitting(table) : null
     if (of && widths) for (let i = first; i < end; i++) found.set(i, { style: of, widths })
     table = []
     of = null
+    rows = 0
+    titled = false
   }
   blocks.forEach((block, i) => {
     const style = styleAt(styles, block.start)
@@ -145,8 +170,13 @@ export function columnsOf(text: string, blocks: readonly Block[], styles: readon
     if (!isTable || block.gap || block.page !== null || block.document !== null) close(i)
     if (!isTable || style === null) return
     if (of === null) [of, first] = [style, i]
-    for (const { cells, line } of rowsOf(text.slice(block.start, block.end), style))
+    if (rows > MEASURED) return
+    const words = text.slice(block.start, block.end)
+    for (const { cells, line } of rowsOf(words, style, style === 'framed' ? withoutMarks(words) : words)) {
+      rows++
+      titled ||= line
       if (!line) cells.forEach((cell, c) => (table[c] = Math.max(table[c] ?? 0, lengthOf(cell))))
+    }
   })
   close(blocks.length)
   return found
@@ -164,10 +194,11 @@ function isRows(text: string, styles: readonly Styled[], { start, end }: Block):
   return end > start
 }
 
-const lengthOf = (cell: string) => cell.replaceAll(NOTHING, '').length
+const lengthOf = (cell: string) => cell.replaceAll(NOTHING, '').trimEnd().length
 
 /** The widths with long cells in several lines, so that all fit side by side; null if they do not. */
 function fitting(widths: readonly number[]): readonly number[] | null {
+  if (widths.length === 0) return null
   for (let most = WIDEST; most >= NARROWEST; most--) {
     const cut = widths.map((width) => Math.min(width, most))
     if (widthOf(cut) <= WIDEST) return cut

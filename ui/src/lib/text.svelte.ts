@@ -62,10 +62,10 @@ export class TextStore {
       const wraps = isProse(document.kind) ? wrapsOf(text, document.documents) : []
       const isSoft = (line: number) => isSoftAt(text, wraps, line)
       const headings = headingsOf(text, document.kind, document.documents)
-      const styles = stylesOf(text, document)
+      const markdown = markdownOf(text, document.kind, document.documents)
+      const styles = stylesOf(text, document, markdown)
       const isRow = (line: number, end: number) => isRowAt(text, styles, line, end)
       const blocks = blocksOf(text, document.pages, document.documents, undefined, isSoft, headings, isRow)
-      const markdown = markdownOf(text, document.kind, document.documents)
       const columns = columnsOf(text, blocks, styles)
       this.current = { id: document.id, key, text, blocks, wraps, markdown, columns }
     } catch (refusal) {
