@@ -1,7 +1,6 @@
 //! The shape of latent attention, from the metadata.
 
-use super::keys::{KV_HEADS, Keys, missing};
-use super::rope::{self, RopeConfig};
+use super::keys::{KV_HEADS, Keys};
 use crate::ModelError;
 use crate::architecture::Architecture;
 
@@ -98,32 +97,4 @@ pub(super) fn shape(
         value,
         apart,
     }))
-}
-
-/// The square of YaRN's magnitude, a factor on the dot products of latent attention, whose angles have no magnitude.
-pub(super) fn scale(
-    keys: &Keys<'_>,
-    architecture: &Architecture,
-    rope: &RopeConfig,
-) -> Result<f32, ModelError> {
-    if !architecture.latent {
-        return Ok(1.0);
-    }
-    // Converters write a tenth of `mscale_all_dim`.
-    let multiplier = 10.0 * keys.number(rope::MULTIPLIER)?.unwrap_or(0.0);
-    let magnitude = rope.scaling.magnitude(multiplier) as f32;
-    Ok(magnitude * magnitude)
-}
-
-/// Refuses what would scale the angles of latent attention: transformers and llama.cpp differ about it.
-pub(super) fn refuse_scaled_angles(keys: &Keys<'_>) -> Result<(), ModelError> {
-    const FACTOR: &str = "rope.scaling.attn_factor";
-    if let Some(n) = keys.number(FACTOR)?.filter(|&n| n != 1.0) {
-        return Err(keys.bad(FACTOR, n, "only 1 is supported".to_owned()));
-    }
-    if keys.text("rope.scaling.type")? == Some("yarn") && keys.positive(rope::MULTIPLIER)?.is_none()
-    {
-        return Err(missing(&keys.full(rope::MULTIPLIER)));
-    }
-    Ok(())
 }

@@ -84,7 +84,7 @@ impl Config {
             },
             attention_scale: (multipliers.attention)
                 .unwrap_or_else(|| attention_scale(architecture, count, width, &heads))
-                * latent::scale(&keys, architecture, &rope)?,
+                * latent_scale(&keys, architecture, &rope)?,
             residual_scale: multipliers.residual.unwrap_or(1.0),
             logit_scale: match architecture.logit_factor {
                 true => logit_factor(&keys)?,
@@ -136,6 +136,21 @@ fn architecture_of(gguf: &Gguf) -> Result<(&str, &'static Architecture), ModelEr
             supported: architecture::supported(),
         }),
     }
+}
+
+/// The square of YaRN's magnitude, a factor on the dot products of latent attention, whose angles have no magnitude.
+fn latent_scale(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    rope: &rope::RopeConfig,
+) -> Result<f32, ModelError> {
+    if !architecture.latent {
+        return Ok(1.0);
+    }
+    // Converters write a tenth of `mscale_all_dim`.
+    let multiplier = 10.0 * keys.number(rope::MULTIPLIER)?.unwrap_or(0.0);
+    let magnitude = rope.scaling.magnitude(multiplier) as f32;
+    Ok(magnitude * magnitude)
 }
 
 /// Factor on dot products of queries and keys, of an architecture whose files declare none.

@@ -4,9 +4,9 @@
 
 use kept_kernels::Pairing;
 
-use super::keys::{Keys, bad, missing_tensor};
+use super::RopeChoice;
+use super::keys::{Keys, bad, missing, missing_tensor};
 use super::layers::Heads;
-use super::{RopeChoice, latent};
 use crate::ModelError;
 use crate::architecture::Architecture;
 use crate::gguf::Gguf;
@@ -270,7 +270,7 @@ fn scaling(
 ) -> Result<(RopeScaling, f64), ModelError> {
     const FACTOR: &str = "rope.scaling.factor";
     if architecture.latent {
-        latent::refuse_scaled_angles(keys)?;
+        refuse_scaled_angles(keys)?;
     }
     let unsupported = |name: &str| ModelError::UnsupportedRopeScaling {
         name: name.to_owned(),
@@ -322,6 +322,18 @@ fn scaling(
     Ok((scaling, attn_factor))
 }
 
+/// Refuses what would scale the angles of latent attention: transformers and llama.cpp differ about it.
+fn refuse_scaled_angles(keys: &Keys<'_>) -> Result<(), ModelError> {
+    const FACTOR: &str = "rope.scaling.attn_factor";
+    if let Some(n) = keys.number(FACTOR)?.filter(|&n| n != 1.0) {
+        return Err(keys.bad(FACTOR, n, "only 1 is supported".to_owned()));
+    }
+    if keys.text("rope.scaling.type")? == Some("yarn") && keys.positive(MULTIPLIER)?.is_none() {
+        return Err(missing(&keys.full(MULTIPLIER)));
+    }
+    Ok(())
+}
+
 fn yarn(
     keys: &Keys<'_>,
     architecture: &Architecture,
@@ -349,7 +361,7 @@ fn yarn(
         ..plain
     };
     // As in llama.cpp: with `mscale_all_dim`, the magnitude moves from the rotation to attention's scale, where Ministral
-    // has none. With latent attention, all of it does (`latent::scale`).
+    // has none. With latent attention, all of it does (`read::latent_scale`).
     if architecture.latent {
         return Ok((yarn, 1.0));
     }
