@@ -178,6 +178,18 @@ fn made(turn: &Turn) -> String {
     )
 }
 
+/// Why an answer is cut off: by its length, the context, a repetition.
+const ENDINGS: [&str; 3] = [
+    "The answer reached the maximum length set in Settings.",
+    "The answer ended because the model’s context is full.",
+    "The answer began to repeat itself and was stopped.",
+];
+/// Its passage is forgotten, or it has none.
+const DOUBTS: [&str; 2] = [
+    "The passage this answer points to is mostly forgotten.",
+    "This answer stands on no passage the model clearly looked at.",
+];
+
 /// What is said below an answer in the window (`ui/src/lib/ended.ts`, `doubt.ts`): it goes where the answer goes.
 fn below(turn: &Turn, has_document: bool) -> Vec<&str> {
     let Some(facts) = turn.facts.as_ref() else {
@@ -186,9 +198,9 @@ fn below(turn: &Turn, has_document: bool) -> Vec<&str> {
     let ending = match facts.finish {
         _ if turn.state != TurnState::Done => None,
         Finish::End | Finish::Stopped => None,
-        Finish::Length => Some("The answer reached the maximum length set in Settings."),
-        Finish::Context => Some("The answer ended because the model’s context is full."),
-        Finish::Repetition => Some("The answer began to repeat itself and was stopped."),
+        Finish::Length => Some(ENDINGS[0]),
+        Finish::Context => Some(ENDINGS[1]),
+        Finish::Repetition => Some(ENDINGS[2]),
     };
     let whole = turn.state == TurnState::Done && ending.is_none();
     let doubt = doubt(turn, facts).filter(|_| has_document && whole);
@@ -211,11 +223,10 @@ fn doubt(turn: &Turn, facts: &Facts) -> Option<&'static str> {
     let most = (share * 0.5).min(0.25);
     if share < 1.0 && used.peek().is_some() && used.all(|i| f64::from(turn.sources[i].kept) < most)
     {
-        return Some("The passage this answer points to is mostly forgotten.");
+        return Some(DOUBTS[0]);
     }
     let scattered = turn.sources.iter().all(|source| source.weight < 0.2);
-    (cited.is_empty() && scattered)
-        .then_some("This answer stands on no passage the model clearly looked at.")
+    (cited.is_empty() && scattered).then_some(DOUBTS[1])
 }
 
 /// `25 %`, or `0.5 %`, as in the window.
@@ -370,7 +381,20 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{file_name, rendered};
+    use super::{DOUBTS, ENDINGS, file_name, rendered};
+
+    /// Each sentence of [`super::below`] is one of the window's, or its beginning.
+    #[test]
+    fn sentences_below_answers_are_those_of_the_window() {
+        let window = concat!(
+            include_str!("../../ui/src/lib/ended.ts"),
+            include_str!("../../ui/src/lib/doubt.ts")
+        );
+        for sentence in [ENDINGS.as_slice(), &DOUBTS].concat() {
+            let words = sentence.trim_end_matches('.');
+            assert!(window.contains(words), "{sentence}");
+        }
+    }
 
     #[test]
     fn an_answer_in_html_runs_and_loads_nothing() {

@@ -38,6 +38,7 @@ export interface Styled {
   style: Style | null
 }
 
+/** The documents of `text` in order, with the parts of those in Markdown (`markdownOf`). */
 export function stylesOf(
   text: string,
   { kind, name, documents }: Pick<DocumentFacts, 'kind' | 'name' | 'documents'>,
