@@ -71,6 +71,8 @@ pub struct Dispatcher {
     waiting: Vec<(Request, Option<Arc<OpenDocument>>)>,
     /// How documents are stored in vaults for later questions.
     vault_settings: VaultSettings,
+    /// Requests to remove vaults that the running job may have in use.
+    clearing: Vec<Request>,
 }
 
 impl Dispatcher {
@@ -92,6 +94,7 @@ impl Dispatcher {
             running: None,
             waiting: Vec::new(),
             vault_settings: VaultSettings::default(),
+            clearing: Vec::new(),
         }
     }
 
@@ -121,7 +124,10 @@ impl Dispatcher {
                 }
                 Input::Counted(..) => {}
                 // The app is gone; the reply has no reader.
-                Input::Ended { .. } if leaving => return,
+                Input::Ended { .. } if leaving => {
+                    self.running = None;
+                    return self.clear_vaults();
+                }
                 Input::Ended { reply, engine_health } => self.finish_job(&reply, engine_health),
             }
             if leaving {
@@ -180,12 +186,25 @@ impl Dispatcher {
             Request::ClearVaults { ticket } => {
                 self.report_vaults(ticket, self.vault_settings.clear())
             }
-            Request::ClearTurns { ticket, document } => {
-                self.report_vaults(ticket, self.vault_settings.clear_turns(&document));
+            Request::ClearVaultsOf { .. } if self.running.is_some() => self.clearing.push(request),
+            Request::ClearVaultsOf {
+                ticket,
+                document,
+                whole,
+            } => {
+                let cleared = self.vault_settings.clear_vaults_of(&document, whole);
+                self.report_vaults(ticket, cleared);
             }
             Request::Stop { ticket: 0 } => self.cancel_document(),
             Request::Stop { ticket } => self.stop(ticket),
             request => self.dispatch(request),
+        }
+    }
+
+    /// Removes the vaults whose removal waited for the end of a job.
+    fn clear_vaults(&mut self) {
+        for request in std::mem::take(&mut self.clearing) {
+            self.handle_request(request, Vec::new());
         }
     }
 

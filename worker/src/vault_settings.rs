@@ -67,13 +67,14 @@ impl VaultSettings {
         Ok(())
     }
 
-    /// Removes what conversations about the document of this name left, unless it is in use.
-    pub fn clear_turns(&self, document: &str) -> Result<(), String> {
+    /// Removes what conversations about the document of this name left, with `whole` the document's own vaults too,
+    /// unless they are in use.
+    pub fn clear_vaults_of(&self, document: &str, whole: bool) -> Result<(), String> {
         let folder = self.folder()?;
         let entries = folder.list().map_err(|error| error.to_string())?;
         let is_meant = |entry: &&VaultEntry| {
             let turns = matches!(entry.holds, Some(VaultContent::Turns(_)));
-            turns && entry.document.as_deref() == Some(document)
+            (whole || turns) && entry.document.as_deref() == Some(document)
         };
         for entry in entries.iter().filter(is_meant) {
             folder.remove_or_warn(&entry.key);

@@ -144,7 +144,7 @@ impl AppState {
             });
         }
         if let Some(compared) = others {
-            self.leave_comparison(compared, of);
+            self.leave_comparison(compared, of.clone());
         }
         self.set_thinking(false);
         self.forget_maps();
@@ -152,6 +152,9 @@ impl AppState {
         if is_other {
             self.reset_reading();
             self.title();
+            if let Some(document) = of {
+                self.clear_vaults_left(&document.info.name);
+            }
         }
     }
 

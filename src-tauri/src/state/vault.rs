@@ -88,12 +88,33 @@ impl AppState {
         self.emit(AppEvent::Vault { vault, unwritten });
     }
 
-    /// Removes what conversations about a document left in the vaults: one of them was deleted. The others read their
-    /// turns once more.
-    pub(super) fn clear_turns(&mut self, document: String) {
-        if self.worker.check_ready().is_ok() {
+    /// Removes what conversations about the document of this name left in the vaults: one of them was deleted. The others
+    /// read their turns once more. If there is none, and the document is not open, its own vaults are removed too.
+    pub(super) fn clear_vaults_of(&mut self, document: String) {
+        let is_open = (self.open.document.as_ref()).is_some_and(|open| open.info.name == document);
+        let whole = !is_open && !self.is_discussed(&document);
+        if self.worker.check_ready().is_ok() && !document.is_empty() {
             let ticket = self.ticket();
-            self.send(Request::ClearTurns { ticket, document }, None);
+            let request = Request::ClearVaultsOf {
+                ticket,
+                document,
+                whole,
+            };
+            self.send(request, None);
+        }
+    }
+
+    /// Whether a conversation is about the document of this name.
+    fn is_discussed(&self, document: &str) -> bool {
+        let mut all = self.conversations.all.iter();
+        all.any(|conversation| conversation.document == document)
+    }
+
+    /// Removes the vaults of a document that is not open any more, if its last conversation was deleted meanwhile.
+    pub(super) fn clear_vaults_left(&mut self, document: &str) {
+        let mut deleted = self.conversations.deleted.iter();
+        if deleted.any(|deleted| deleted.document == document) && !self.is_discussed(document) {
+            self.clear_vaults_of(document.to_owned());
         }
     }
 

@@ -169,6 +169,7 @@ impl Dispatcher {
     pub(super) fn finish_job(&mut self, reply: &Reply, engine_health: EngineHealth) {
         self.running = None;
         self.output.send(reply);
+        self.clear_vaults();
         match engine_health {
             EngineHealth::Sound => {}
             // State that the bug may have corrupted is not used again.

@@ -154,13 +154,15 @@ pub enum Request {
         /// Identifies the request in its reply.
         ticket: u64,
     },
-    /// Removes the vaults of conversations about the document of this name, unless they are in use. Reply:
-    /// [`Reply::Vaults`] or [`Reply::Failed`].
-    ClearTurns {
+    /// Removes the vaults of conversations about the document of this name, once no job runs, unless another process has
+    /// them in use. Reply: [`Reply::Vaults`] or [`Reply::Failed`].
+    ClearVaultsOf {
         /// Identifies the request in its reply.
         ticket: u64,
         /// Name of the document.
         document: String,
+        /// The vaults of the document itself, too.
+        whole: bool,
     },
     /// Stops the question, comparison or reading with this ticket; 0 cancels the document that is being opened. The stopped
     /// request still gets its final reply.

@@ -274,7 +274,7 @@ fn a_deleted_conversation_hears_nothing_of_what_still_ends() {
     let (_, first) = story.ask("First?");
     story.delete();
     let requests = story.requests();
-    let [Request::Stop { ticket }, Request::ClearTurns { .. }] = requests.as_slice() else {
+    let [Request::Stop { ticket }, Request::ClearVaultsOf { .. }] = requests.as_slice() else {
         panic!("{requests:?}")
     };
     assert_eq!(*ticket, first);

@@ -247,9 +247,37 @@ fn a_deleted_conversation_leaves_nothing_in_the_vaults() {
     let name = story.document().expect("open").name;
     story.look();
     story.delete();
-    let requests = story.requests();
-    let is_it = |request: &Request| matches!(request, Request::ClearTurns { document, .. } if *document == name);
-    assert!(requests.iter().any(is_it), "{requests:?}");
+    let cleared = |story: &mut Story| -> Vec<(String, bool)> {
+        let cleared = |request: Request| match request {
+            Request::ClearVaultsOf {
+                document, whole, ..
+            } => Some((document, whole)),
+            _ => None,
+        };
+        story.requests().into_iter().filter_map(cleared).collect()
+    };
+    // The document is still open, and its vault serves the next conversation.
+    assert_eq!(cleared(&mut story), [(name.clone(), false)]);
+    story.state.close_document();
+    assert_eq!(cleared(&mut story), [(name.clone(), true)]);
+    // Of two conversations about a document the first leaves its turns.
+    story.state.open_sample();
+    converse(&mut story, "One?");
+    story.state.new_conversation();
+    converse(&mut story, "Two?");
+    story.state.close_document();
+    assert_eq!(cleared(&mut story), []);
+    let ids: Vec<u64> = list(&mut story).iter().map(|entry| entry.id).collect();
+    story.state.delete_conversation(ids[0]).expect("deleted");
+    assert_eq!(cleared(&mut story), [(name.clone(), false)]);
+    story.state.delete_conversation(ids[1]).expect("deleted");
+    assert_eq!(cleared(&mut story), [(name.clone(), true)]);
+    // One that comes back keeps what it reads again.
+    story.state.restore_conversation(ids[1]).expect("restored");
+    story.state.open_sample();
+    story.look();
+    story.state.close_document();
+    assert_eq!(cleared(&mut story), []);
 }
 
 /// An added document does not change what another conversation is about.

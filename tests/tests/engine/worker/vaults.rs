@@ -187,7 +187,7 @@ fn kind_and_budget_of_vaults_take_effect_at_once() {
     assert!(message.contains("q2"), "{message}");
 }
 
-/// What a deleted conversation left is removed; the document stays.
+/// What a deleted conversation left is removed, and on request the document.
 #[test]
 fn vaults_of_conversations_are_removed_by_the_name_of_their_document() {
     let place = tempfile::tempdir().expect("a folder");
@@ -197,20 +197,28 @@ fn vaults_of_conversations_are_removed_by_the_name_of_their_document() {
     asked(&mut worker, 1);
     let alone = list(&mut worker, Request::Vaults { ticket: 2 });
     let mut next = ask(3, QUESTION, "snapkv");
-    let Request::Ask { ask, .. } = &mut next else {
+    let Request::Ask { ask: asked, .. } = &mut next else {
         unreachable!()
     };
-    ask.turns = vec![Turn::new(QUESTION, "It is 4711.").expect("an answer")];
+    asked.turns = vec![Turn::new(QUESTION, "It is 4711.").expect("an answer")];
     worker.say(&next);
     worker.find(is_end);
     let both = list(&mut worker, Request::Vaults { ticket: 4 });
     assert!(both > alone);
-    let clear = |document: &str| Request::ClearTurns {
+    let clear = |document: &str, whole| Request::ClearVaultsOf {
         ticket: 5,
         document: document.to_owned(),
+        whole,
     };
-    assert_eq!(list(&mut worker, clear("other.txt")), both);
-    assert_eq!(list(&mut worker, clear("sample.txt")), alone);
+    assert_eq!(list(&mut worker, clear("other.txt", true)), both);
+    assert_eq!(list(&mut worker, clear("sample.txt", false)), alone);
+    assert_eq!(list(&mut worker, clear("sample.txt", true)), 0);
+    // A vault that a question is writing is removed once it has ended.
+    worker.say(&ask(6, QUESTION, "snapkv"));
+    worker.say(&clear("sample.txt", true));
+    let replies = worker.until(|reply| matches!(reply, Reply::Vaults { ticket: 5, .. }));
+    assert!(replies.iter().any(|(reply, _)| is_end(reply)));
+    assert_eq!(list(&mut worker, Request::Vaults { ticket: 7 }), 0);
 }
 
 /// A question does not wait for the reading before it, and loses nothing that was read.
