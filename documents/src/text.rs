@@ -45,6 +45,8 @@ pub(crate) fn decode_as(encoding: &'static Encoding, bytes: &[u8]) -> Decoded {
 
 /// What a file that is not text resembles.
 type NotText = &'static str;
+/// A short text may have so many control characters, such as a bell.
+const FEW_CONTROLS: usize = 3;
 const BINARY: NotText = "a binary file";
 const UNKNOWN: NotText = "a binary file or in an encoding that is not known";
 
@@ -244,8 +246,8 @@ fn text_only(decoded: Decoded) -> Result<Decoded, NotText> {
     Ok(decoded)
 }
 
-/// Whether the first bytes contain a NUL, or more than 1 % are control characters. Random bytes have 10 %; a log file
-/// has a few.
+/// Whether the first bytes contain a NUL, or more than 1 % are control characters, and more than [`FEW_CONTROLS`].
+/// Random bytes have 10 %; a log file has a few.
 fn is_binary(bytes: &[u8]) -> bool {
     if bytes[..bytes.len().min(HEAD_BYTES)].contains(&0) {
         return true;
@@ -255,5 +257,5 @@ fn is_binary(bytes: &[u8]) -> bool {
         .iter()
         .filter(|b| **b < 0x20 && !matches!(**b, 0x08..=0x0d | 0x1a | 0x1b))
         .count();
-    control * 100 > bytes.len()
+    control > FEW_CONTROLS.max(bytes.len() / 100)
 }

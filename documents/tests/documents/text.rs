@@ -112,6 +112,8 @@ fn errors_name_the_type_of_files_that_are_not_text() {
         .contains("a binary file")
     );
     assert!(said(from("x.bin", &[0; 64])).contains("a binary file"));
+    // A short text may ring the bell.
+    assert!(from("x.txt", b"Done.\x07\n").is_ok());
     assert!(said(from("x", b"\x7fELF\x02\x01\x01\0")).contains("a program"));
 }
 
