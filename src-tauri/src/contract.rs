@@ -29,8 +29,8 @@ pub use library::{
     UnfinishedModel,
 };
 pub use turns::{
-    Chosen, EarlierTurn, EarlierTurns, Estimate, Facts, LayerRow, PictureOf, Refusal, RefusalCode,
-    Relation, TableRow, TokenSlots, Turn, TurnState,
+    Chosen, Doubt, EarlierTurn, EarlierTurns, Estimate, Facts, LayerRow, PictureOf, Refusal,
+    RefusalCode, Relation, TableRow, TokenSlots, Turn, TurnState,
 };
 
 /// The colour theme.

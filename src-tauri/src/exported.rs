@@ -8,7 +8,7 @@ use kept_engine::documents::Document;
 use pulldown_cmark::{Event, LinkType, Options, Parser, Tag, TagEnd};
 use serde::{Deserialize, Serialize};
 
-use crate::contract::{Facts, Finish, Source, Turn, TurnState};
+use crate::contract::{Doubt, Finish, Source, Turn, TurnState};
 use crate::messages;
 use crate::state::{Loaded, OpenDocument};
 
@@ -191,7 +191,7 @@ const DOUBTS: [&str; 2] = [
 ];
 
 /// What is said below an answer in the window (`ui/src/lib/ended.ts`, `doubt.ts`): it goes where the answer goes.
-fn below(turn: &Turn, has_document: bool) -> Vec<&str> {
+fn below(turn: &Turn) -> Vec<&str> {
     let Some(facts) = turn.facts.as_ref() else {
         return Vec::new();
     };
@@ -202,31 +202,12 @@ fn below(turn: &Turn, has_document: bool) -> Vec<&str> {
         Finish::Context => Some(ENDINGS[1]),
         Finish::Repetition => Some(ENDINGS[2]),
     };
-    let whole = turn.state == TurnState::Done && ending.is_none();
-    let doubt = doubt(turn, facts).filter(|_| has_document && whole);
+    let doubt = facts.doubt.map(|doubt| match doubt {
+        Doubt::Forgotten => DOUBTS[0],
+        Doubt::Unseen => DOUBTS[1],
+    });
     let notes = facts.notes.iter().map(String::as_str);
     ending.into_iter().chain(doubt).chain(notes).collect()
-}
-
-/// Figures that give clear reason for doubt, as `doubtOf` of `ui/src/lib/doubt.ts`.
-fn doubt(turn: &Turn, facts: &Facts) -> Option<&'static str> {
-    if facts.cache.is_empty() || turn.answer.trim().is_empty() {
-        return None;
-    }
-    let share = match facts.prompt_tokens {
-        0 => 1.0,
-        tokens => (facts.rows / tokens as f64).min(1.0),
-    };
-    let cited: HashSet<usize> = facts.citations.iter().map(|cited| cited.source).collect();
-    let is_used = |i: &usize| cited.is_empty() || cited.contains(i);
-    let mut used = (0..turn.sources.len()).filter(is_used).peekable();
-    let most = (share * 0.5).min(0.25);
-    if share < 1.0 && used.peek().is_some() && used.all(|i| f64::from(turn.sources[i].kept) < most)
-    {
-        return Some(DOUBTS[0]);
-    }
-    let scattered = turn.sources.iter().all(|source| source.weight < 0.2);
-    (cited.is_empty() && scattered).then_some(DOUBTS[1])
 }
 
 /// `25 %`, or `0.5 %`, as in the window.
@@ -277,7 +258,7 @@ fn markdown(title: &str, conversation: &Loaded) -> String {
         if let Some(missing) = missing(turn) {
             let _ = write!(text, "*{missing}*\n\n");
         }
-        for note in below(turn, about(conversation).is_some()) {
+        for note in below(turn) {
             let _ = write!(text, "*{note}*\n\n");
         }
         for source in &turn.sources {
@@ -312,7 +293,7 @@ fn html(title: &str, conversation: &Loaded) -> String {
         if let Some(missing) = missing(turn) {
             let _ = writeln!(text, "<p><em>{}</em></p>", escaped(missing));
         }
-        for note in below(turn, about(conversation).is_some()) {
+        for note in below(turn) {
             let _ = writeln!(text, "<p><em>{}</em></p>", escaped(note));
         }
         for source in &turn.sources {

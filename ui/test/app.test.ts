@@ -243,4 +243,5 @@ const facts = {
   citations: [],
   streamed: false,
   cache: 'f16',
+  doubt: null,
 }

@@ -4,7 +4,7 @@ import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { CACHES, stored, storedShort } from '../src/lib/cache'
 import type { Kept } from '../src/lib/context'
-import type { Facts, Settings as Saved } from '../src/lib/contract'
+import type { Settings as Saved } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
 import { described } from '../src/lib/parameters'
 import Advanced from '../src/parts/Advanced.svelte'
@@ -14,7 +14,7 @@ import Header from '../src/parts/Header.svelte'
 import MemoryBar from '../src/parts/MemoryBar.svelte'
 import Settings from '../src/parts/Settings.svelte'
 import Frame from './Frame.svelte'
-import { memory, snapshot, turn } from './given'
+import { answerFacts, memory, snapshot, turn } from './given'
 import { keptOf } from './kept'
 
 let saved: Saved[]
@@ -117,10 +117,7 @@ describe('how rows are stored', () => {
 
   it('stands in an answer’s facts, and in what asking again would take', () => {
     const kept = given('q4_0')
-    const facts: Facts = {
-      finish: 'end', promptTokens: 100, answerTokens: 9, rows: 25, keptBytes: 1, fullBytes: 4, firstTokenSeconds: 1, prefillSeconds: 1,
-      decodeSeconds: 1, tokensPerSecond: 60, notes: [], chosen: null, tokensFromVault: 0, turnsSeen: 0, turnsKept: null, citations: [], streamed: false, cache: 'q8_0',
-    } // prettier-ignore
+    const facts = answerFacts({ cache: 'q8_0' })
     kept.app.apply({ event: 'turn', turn: turn({ facts, cache: 'q8_0', answer: 'Yes.' }) })
     show(Conversation, kept)
     expect(words('facts')).toBe(

@@ -56,6 +56,7 @@ export function answerFacts(some: Partial<Facts> = {}): Facts {
     citations: [],
     streamed: false,
     cache: 'f16',
+    doubt: null,
     ...some,
   }
 }

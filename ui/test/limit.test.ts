@@ -4,7 +4,7 @@ import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import App from '../src/App.svelte'
 import type { Kept } from '../src/lib/context'
-import type { Facts, Settings as Saved } from '../src/lib/contract'
+import type { Settings as Saved } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
 import { amount, saysTheSame } from '../src/lib/limit'
 import { figures } from '../src/lib/memory'
@@ -14,7 +14,7 @@ import Conversation from '../src/parts/Conversation.svelte'
 import Header from '../src/parts/Header.svelte'
 import Settings from '../src/parts/Settings.svelte'
 import Frame from './Frame.svelte'
-import { documentFacts, memory, snapshot, turn } from './given'
+import { answerFacts, documentFacts, memory, snapshot, turn } from './given'
 import { keptOf } from './kept'
 
 let saved: Saved[]
@@ -84,10 +84,7 @@ async function type(value: string) {
   field.dispatchEvent(new Event('change', { bubbles: true }))
   await settle()
 }
-const FACTS: Facts = {
-  finish: 'end', promptTokens: 100, answerTokens: 9, rows: 25, keptBytes: 1, fullBytes: 4, firstTokenSeconds: 1, prefillSeconds: 1,
-  decodeSeconds: 1, tokensPerSecond: 60, notes: [], chosen: null, tokensFromVault: 0, turnsSeen: 0, turnsKept: null, citations: [], streamed: false, cache: 'f16',
-} // prettier-ignore
+const FACTS = answerFacts()
 
 describe('the memory limit', () => {
   it('is none until an amount is typed, and what is no amount is refused with what was typed', async () => {

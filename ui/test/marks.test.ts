@@ -6,7 +6,7 @@ import { AppState } from '../src/lib/app.svelte'
 import { blocksOf } from '../src/lib/blocks'
 import type { Kept } from '../src/lib/context'
 import type { Source } from '../src/lib/contract'
-import { doubtOf, withMore } from '../src/lib/doubt'
+import { withMore } from '../src/lib/doubt'
 import { Reader } from '../src/lib/reader.svelte'
 import { best, csvOf, forgotten, sentencesOf, sharesOf } from '../src/lib/sentences'
 import type { Text } from '../src/lib/text.svelte'
@@ -238,42 +238,8 @@ describe('doubt', () => {
   const answered = (sources: Source[], facts = {}) =>
     turn({ answer: 'In 1884.', sources, facts: answerFacts({ citations: [{ end: 8, source: 0 }], ...facts }) })
 
-  it('is about a cited passage that is remembered far less than the rest', () => {
-    expect(doubtOf(answered([source(1, 0.05)]), false)).toBe('forgotten')
-    // A quarter is remembered: an eighth of a passage is not clear.
-    expect(doubtOf(answered([source(1, 0.13)]), false)).toBeNull()
-    // With a budget of 2 %, a tenth is much.
-    expect(doubtOf(answered([source(1, 0.1)], { rows: 2 }), false)).toBeNull()
-    // One of two cited passages is enough; a passage that is not cited does not count.
-    const two = [{ end: 4, source: 0 }, { end: 8, source: 1 }] // prettier-ignore
-    expect(doubtOf(answered([source(0.5, 0.05), source(0.5, 0.6)], { citations: two }), false)).toBeNull()
-    expect(doubtOf(answered([source(0.5, 0.05), source(0.5, 0.6)]), false)).toBe('forgotten')
-  })
-
-  it('is about scattered evidence, whatever is remembered', () => {
-    const none = { citations: [] }
-    expect(doubtOf(answered([source(0.1, 0.3), source(0.1, 0.3)], none), false)).toBe('unseen')
-    expect(doubtOf(answered([], none), false)).toBe('unseen')
-    // Some right answers cite no passage: one with a clear share of the evidence is enough.
-    expect(doubtOf(answered([source(0.3, 0.3)], none), false)).toBeNull()
-    expect(doubtOf(answered([], { ...none, rows: 60 }), false)).toBe('unseen')
-    expect(doubtOf(answered([source(0.1, 1)], { ...none, rows: 100 }), false)).toBe('unseen')
-    expect(doubtOf(answered([source(0.3, 1)], { ...none, rows: 100 }), false)).toBeNull()
-  })
-
-  it('is none without figures, without a document, with the full cache, or for an answer that was cut', () => {
-    const doubtful = (facts = {}) => answered([source(1, 0.01)], facts)
-    expect(doubtOf(doubtful(), true)).toBeNull()
-    expect(doubtOf(doubtful({ rows: 100 }), false)).toBeNull()
-    expect(doubtOf(doubtful({ finish: 'length' }), false)).toBeNull()
-    expect(doubtOf(doubtful({ cache: '' }), false)).toBeNull()
-    expect(doubtOf({ ...doubtful(), facts: null }, false)).toBeNull()
-    expect(doubtOf({ ...doubtful(), state: 'answering' }, false)).toBeNull()
-    expect(doubtOf({ ...doubtful(), answer: '' }, false)).toBeNull()
-  })
-
   it('is said without a button where all was remembered', () => {
-    show(Doubt, { turn: answered([source(0.1, 1)], { citations: [], rows: 100 }) })
+    show(Doubt, { turn: answered([source(0.1, 1)], { rows: 100, doubt: 'unseen' }) })
     expect(words(all('doubt')[0])).toBe('This answer stands on no passage the model clearly looked at.')
     expect(all('ask-more')).toHaveLength(0)
   })
@@ -284,7 +250,7 @@ describe('doubt', () => {
     // All of a short text costs little.
     expect([budget(200, 2048), budget(200, 2049)]).toEqual(['100%', '20%'])
     const doubtful = {
-      ...answered([source(1, 0.01)], { rows: 2500, promptTokens: 10_000 }),
+      ...answered([source(1, 0.01)], { rows: 2500, promptTokens: 10_000, doubt: 'forgotten' }),
       method: 'h2o',
       parameters: { w: '8' },
     }

@@ -423,10 +423,9 @@ describe('a turn', () => {
       answer: 'Yes.',
       hasMap: true,
       sources: [{ start: 40, end: 80, page: 4, document: null, text: 'the lessor shall bear the cost', weight: 0.5, kept: 0.94 }],
-      facts: {
-        finish: 'length', promptTokens: 1250, answerTokens: 9, rows: 312, keptBytes: 1, fullBytes: 2, firstTokenSeconds: 1.42,
-        prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 61.2, notes: [], chosen: null, tokensFromVault: 0, turnsSeen: 2, turnsKept: null, citations: [], streamed: false, cache: 'f16',
-      },
+      facts: answerFacts({
+        finish: 'length', promptTokens: 1250, rows: 312, firstTokenSeconds: 1.42, tokensPerSecond: 61.2, turnsSeen: 2,
+      }),
     }) // prettier-ignore
     kept.app.apply({ event: 'turn', turn: done })
     kept.app.settings = { ...kept.app.settings, method: 'full' }
@@ -541,7 +540,12 @@ describe('a turn', () => {
     expect(find('sources-order')?.textContent.trim()).toBe('The passage that the answer used:')
     expect(find('no-source')).toBeNull()
     const without = (finish: 'end' | 'length') =>
-      turn({ answer: 'Yes.', sources: [], hasMap: true, facts: answerFacts({ finish }) })
+      turn({
+        answer: 'Yes.',
+        sources: [],
+        hasMap: true,
+        facts: answerFacts({ finish, doubt: finish === 'end' ? 'unseen' : null }),
+      })
     kept.app.apply({ event: 'turn', turn: without('length') })
     flushSync()
     expect(find('no-source')?.textContent).toContain('No passage of the document stands out')

@@ -16,7 +16,7 @@ import Header from '../src/parts/Header.svelte'
 import MemoryBar from '../src/parts/MemoryBar.svelte'
 import Settings from '../src/parts/Settings.svelte'
 import Frame from './Frame.svelte'
-import { documentFacts, memory, snapshot, turn } from './given'
+import { answerFacts, documentFacts, memory, snapshot, turn } from './given'
 import { keptOf } from './kept'
 
 let asked: { name: string; args: Record<string, unknown> }[]
@@ -72,10 +72,7 @@ const estimate = (some: Partial<Estimate> = {}): Estimate => ({
   cache: 'f16',
   ...some,
 })
-const FACTS: Facts = {
-  finish: 'end', promptTokens: 1000, answerTokens: 9, rows: 250, keptBytes: 1, fullBytes: 4, firstTokenSeconds: 1,
-  prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 60, notes: [], streamed: false, tokensFromVault: 960, turnsSeen: 0, turnsKept: null, citations: [], cache: 'f16', chosen: null,
-} // prettier-ignore
+const FACTS = answerFacts({ promptTokens: 1000, rows: 250, tokensFromVault: 960 })
 const LONG = { streaming: 'This document has 120,000 tokens. Answers are approximate.', tokens: 120_000 }
 
 describe('before a question', () => {

@@ -180,6 +180,19 @@ pub struct Facts {
     /// Type of the kept rows; empty in turns from before this field existed.
     #[serde(default)]
     pub cache: String,
+    /// Why the figures give reason to doubt the answer.
+    #[serde(default)]
+    pub doubt: Option<Doubt>,
+}
+
+/// A reason to doubt an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub enum Doubt {
+    /// The passages that it cites are forgotten.
+    Forgotten,
+    /// It stands on no passage.
+    Unseen,
 }
 
 /// A question with its answer.

@@ -348,9 +348,8 @@ impl AppState {
             self.running_ended();
             let kept = answer.vault.written;
             let of = self.conversation_of(turn);
-            let document = of.and_then(|of| of.document.as_ref());
-            let document = document.map(|document| &document.facts);
-            let sample = document.is_some_and(|document| document.sample);
+            let document = of.and_then(|of| of.document.clone());
+            let document = document.as_ref().map(|document| &document.facts);
             let stored = is_stored(&answer, document.and_then(|document| document.tokens));
             let is_open = document.is_some_and(|document| self.open.is_about(document.id));
             if let Some(map) = self.maps.known.get(&turn) {
@@ -358,7 +357,7 @@ impl AppState {
                 map.attended = answer.attended.clone();
                 map.by_head = answer.by_head.clone();
             }
-            self.end_turn(turn, state, |turn| finish(turn, answer, sample, stored));
+            self.end_turn(turn, state, |turn| finish(turn, answer, document, stored));
             self.want_neutral(turn);
             if is_open {
                 self.document_stored(stored || self.settings.keep == "off");

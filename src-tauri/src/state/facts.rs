@@ -1,9 +1,10 @@
 //! Converts the worker's facts about answers to the page's types.
 
-use kept_engine::Note;
+use kept_engine::{Finish, Note};
 use kept_worker::protocol::AnswerFacts;
 
-use crate::contract::{self, Facts, Turn};
+use super::doubt::doubt;
+use crate::contract::{self, DocumentFacts, Facts, Turn};
 use crate::messages;
 
 /// The choice of `auto` for a prompt of `tokens` tokens, and its reason, in the page's form. `sample`: the document is
@@ -45,11 +46,17 @@ pub(super) fn is_stored(answer: &AnswerFacts, tokens: Option<usize>) -> bool {
     vault.written || (vault.bytes > 0 && tokens.is_none_or(was_whole))
 }
 
-/// Completes a turn that was answered; `sample` as for [`chosen_of`], `stored` as [`is_stored`].
-pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts, sample: bool, stored: bool) {
+/// Completes a turn that was answered about `document`; `stored` as [`is_stored`].
+pub(super) fn finish(
+    turn: &mut Turn,
+    answer: AnswerFacts,
+    document: Option<&DocumentFacts>,
+    stored: bool,
+) {
+    let sample = document.is_some_and(|document| document.sample);
     let layers = answer.rows_per_layer.len().max(1);
     let rows = answer.rows_per_layer.iter().sum::<usize>() as f64 / layers as f64;
-    turn.facts = Some(Box::new(Facts {
+    let mut facts = Facts {
         finish: answer.report.finish,
         prompt_tokens: answer.report.prompt_tokens,
         answer_tokens: answer.report.answer_tokens,
@@ -69,7 +76,14 @@ pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts, sample: bool, stored:
         citations: answer.citations,
         streamed: answer.report.streamed,
         cache: answer.report.cache,
-    }));
+        doubt: None,
+    };
+    let is_chat = document.is_none_or(|document| document.length == 0);
+    if facts.finish == Finish::End && !is_chat && !answer.text.trim().is_empty() {
+        let share = rows / facts.prompt_tokens.max(1) as f64;
+        facts.doubt = doubt(share, &facts.citations, &answer.sources);
+    }
+    turn.facts = Some(Box::new(facts));
     turn.sources = answer.sources;
     turn.answer = answer.text;
 }

@@ -12,6 +12,7 @@ mod conversation;
 mod conversations;
 mod document;
 mod documents;
+mod doubt;
 mod effect;
 mod facts;
 mod gpus;

@@ -100,6 +100,7 @@ fn contract_ts_matches_the_rust_types() {
         Chosen,
         Source,
         Citation,
+        Doubt,
         Attended,
         PictureOf,
         TurnState,

@@ -66,6 +66,7 @@ fn turn(id: u64, state: TurnState) -> Turn {
         facts: Some(Box::new(Facts {
             turns_seen: 0,
             turns_kept: None,
+            doubt: None,
             citations: Vec::new(),
             finish: kept_engine::Finish::End,
             prompt_tokens: 10,

@@ -1208,6 +1208,11 @@ end: number,
 source: number, };
 
 /**
+ * A reason to doubt an answer.
+ */
+export type Doubt = "forgotten" | "unseen";
+
+/**
  * What a token of an answer attended to in the document.
  */
 export type Attended = { 
@@ -1305,7 +1310,11 @@ streamed: boolean,
 /**
  * Type of the kept rows; empty in turns from before this field existed.
  */
-cache: string, };
+cache: string, 
+/**
+ * Why the figures give reason to doubt the answer.
+ */
+doubt: Doubt | null, };
 
 /**
  * A question with its answer.

@@ -7,7 +7,7 @@ import { mockIPC, mockWindows } from '@tauri-apps/api/mocks'
 import sample from '../../../assets/sample.txt?raw'
 import suggested from '../../../assets/sample.json'
 import { answerFacts, documentFacts, memory, snapshot as snapshotOf, turn as turnOf } from '../given'
-import type { AppEvent, Choice, PictureOf, Relation, Settings, Theme, Turn } from '../../src/lib/contract'
+import type { AppEvent, Choice, Doubt, PictureOf, Relation, Settings, Theme, Turn } from '../../src/lib/contract'
 import { LEVELS } from '../../src/lib/levels'
 import { longText, outlineOf, pagesOf } from './long'
 import { Mind } from './mind'
@@ -143,8 +143,9 @@ export function start(): void {
     running = null
     if (!stopped()) {
       turn.state = 'done'
-      turn.sources = mind.sources(pages, query.get('doubt') === 'unseen' ? 0.1 : 0.3)
-      if (query.get('doubt') === 'forgotten') for (const source of turn.sources) source.kept = 0.04
+      const doubt = query.get('doubt') as Doubt | null
+      turn.sources = mind.sources(pages, doubt === 'unseen' ? 0.1 : 0.3)
+      if (doubt === 'forgotten') for (const source of turn.sources) source.kept = 0.04
       turn.hasLift = query.has('lift')
       turn.hasReplay = query.has('replay')
       turn.facts = answerFacts({
@@ -152,7 +153,8 @@ export function start(): void {
         rows,
         keptBytes: rows * bytesPerRow,
         fullBytes: tokens * bytesPerRow,
-        citations: query.has('doubt') ? [] : [{ end: ANSWER.indexOf('.') + 1, source: 0 }],
+        doubt,
+        citations: doubt ? [] : [{ end: ANSWER.indexOf('.') + 1, source: 0 }],
       })
     }
     tell(turn)

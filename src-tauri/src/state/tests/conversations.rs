@@ -7,7 +7,7 @@ use kept_engine::documents::{Page, Part};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::contract::{ConversationEntry, TurnState};
+use crate::contract::{ConversationEntry, Doubt, TurnState};
 use crate::messages;
 use crate::state::{Loaded, Open, OpenDocument};
 
@@ -326,11 +326,9 @@ fn what_is_said_below_an_answer_is_exported() {
     );
     let turn = &mut answered.turns[0];
     turn.state = TurnState::Done;
-    turn.sources.clear();
     let facts = turn.facts.as_mut().expect("answered");
     (facts.finish, facts.notes) = (Finish::End, Vec::new());
-    facts.cache = "f16".into();
-    facts.citations.clear();
+    facts.doubt = Some(Doubt::Unseen);
     let html = export(&answered, "/x/a.html");
     assert!(
         html.contains("<em>This answer stands on no passage the model clearly looked at.</em>"),
