@@ -10,7 +10,7 @@ import Composer from '../src/parts/Composer.svelte'
 import Conversation from '../src/parts/Conversation.svelte'
 import Footer from '../src/parts/Footer.svelte'
 import Frame from './Frame.svelte'
-import { documentFacts, snapshot, turn } from './given'
+import { answerFacts, documentFacts, snapshot, turn } from './given'
 import { keptOf } from './kept'
 
 let asked: { name: string; args: Record<string, unknown> }[]
@@ -206,6 +206,9 @@ describe('versions', () => {
     expect(labelsOf(versions, methods)).toEqual(['SnapKV, 25 %', 'SnapKV', 'Full cache'])
     expect(labelsOf([turn(), turn({ model: 'other' })], methods)).toEqual(['SnapKV, mini', 'SnapKV, other'])
     expect(labelsOf([turn(), turn(), turn()], methods)).toEqual(['SnapKV', 'SnapKV (2)', 'SnapKV (3)'])
+    const after = (turnsSeen: number) => turn({ facts: answerFacts({ turnsSeen }) })
+    expect(labelsOf([after(1), after(0)], methods)).toEqual(['SnapKV', 'SnapKV, without earlier questions'])
+    expect(labelsOf([after(0), after(0)], methods)).toEqual(['SnapKV', 'SnapKV (2)'])
   })
 
   it('have tabs if there are several; a click shows one with its map', () => {

@@ -40,10 +40,12 @@ export function newestOf(turns: readonly Turn[], turn?: Turn): Turn | null {
 /** How each version was made; versions that were made alike are numbered. */
 export function labelsOf(versions: readonly Turn[], methods: MethodFacts[]): string[] {
   const models = new Set(versions.map(({ model }) => model))
+  const followsUp = versions.some(({ facts }) => (facts?.turnsSeen ?? 0) > 0)
   const used = new Map<string, number>()
   return versions.map((turn) => {
     const how = described(turn, methods, turn.facts?.chosen?.method)
-    const label = models.size > 1 ? `${how}, ${modelName(turn.model)}` : how
+    const alone = followsUp && turn.facts?.turnsSeen === 0 ? ', without earlier questions' : ''
+    const label = `${how}${models.size > 1 ? `, ${modelName(turn.model)}` : ''}${alone}`
     const number = (used.get(label) ?? 0) + 1
     used.set(label, number)
     return number > 1 ? `${label} (${number})` : label
