@@ -47,6 +47,8 @@ pub enum Theme {
 
 /// Values of a method's parameters, by name, as typed by the user; missing parameters have their defaults.
 pub type Parameters = BTreeMap<String, String>;
+/// What is typed and not asked yet, by the conversation or document, whose key the page chooses.
+pub type Drafts = BTreeMap<String, String>;
 
 /// A method as displayed: its entry in the engine's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
@@ -254,7 +256,7 @@ pub struct Snapshot {
     pub conversations: Vec<ConversationEntry>,
     pub conversation: Option<u64>,
     pub comparison: Option<Comparison>,
-    pub draft: String,
+    pub drafts: Drafts,
     pub thinking: bool,
     pub worker: WorkerState,
     pub vault: Option<Vault>,

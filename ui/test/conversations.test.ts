@@ -322,6 +322,25 @@ describe('the list', () => {
     kept.app.draft = 'Without a document'
     open(2, 5)
     expect(kept.app.draft).toBe('Its own')
+    // All of them are there after a restart, but those of conversations that are gone.
+    open(1, 1)
+    kept.app.draft = 'Open'
+    const drafts = kept.app.drafts()
+    expect(drafts).toEqual({
+      'conversation 1': 'Open',
+      'conversation 2': 'Its own',
+      'conversation 3': 'Half a question',
+    })
+    const again = new AppState()
+    again.load(snapshot({ conversations: ENTRIES, conversation: 2, drafts }))
+    expect(again.draft).toBe('Its own')
+    again.apply(
+      list(
+        ENTRIES.filter(({ id }) => id !== 1),
+        2,
+      ),
+    )
+    expect(again.drafts()).toEqual({ 'conversation 2': 'Its own', 'conversation 3': 'Half a question' })
   })
 
   it('opens another conversation while a question is answered', async () => {

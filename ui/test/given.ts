@@ -134,7 +134,7 @@ export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
     conversations: [],
     conversation: null,
     comparison: null,
-    draft: '',
+    drafts: {},
     thinking: false,
     worker: { state: 'ready', message: null },
     vault: null,

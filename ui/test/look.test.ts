@@ -170,6 +170,7 @@ describe('keys', () => {
       'models',
       null,
     ])
+    expect(commandOf(key({ key: 'q', ctrlKey: true }))).toBe('quit')
     expect(commandOf(key({ key: 'F1' }))).toBe('shortcuts')
     expect(commandOf(key({ key: 'Escape' }))).toBe('stop')
   })

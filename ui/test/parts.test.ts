@@ -98,7 +98,7 @@ describe('the composer', () => {
       },
     ])
     expect(area.value).toBe('')
-    expect(named('save_draft').at(-1)?.args).toEqual({ text: '' })
+    expect(named('save_drafts').at(-1)?.args).toEqual({ drafts: {} })
   })
 
   it('makes a line with Shift+Enter, leaves a composed character alone, asks nothing of nothing', async () => {
@@ -269,9 +269,9 @@ describe('the composer', () => {
       type('W')
       type('Wh')
       vi.advanceTimersByTime(399)
-      expect(named('save_draft')).toEqual([])
+      expect(named('save_drafts')).toEqual([])
       vi.advanceTimersByTime(2)
-      expect(named('save_draft').map((c) => c.args)).toEqual([{ text: 'Wh' }])
+      expect(named('save_drafts').map((c) => c.args)).toEqual([{ drafts: { 'document 1': 'Wh' } }])
     } finally {
       vi.useRealTimers()
     }

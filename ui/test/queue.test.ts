@@ -371,7 +371,7 @@ describe('editing a question', () => {
     expect(named('ask')).toMatchObject([{ question: 'Two, please?', relation: relation({ edits: 2 }) }])
     expect(all('question').map(words)).toEqual(['One?', 'Two, please?'])
     expect([box().value, one('editing')]).toEqual(['A draft', null])
-    expect(named('save_draft')).toContainEqual({ text: 'A draft' })
+    expect(named('save_drafts')).toContainEqual({ drafts: { 'document 1': 'A draft' } })
   })
 
   it('keeps the text when it is refused', async () => {

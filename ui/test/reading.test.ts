@@ -291,7 +291,9 @@ describe('smaller things', () => {
     expect(kept.app.draft).toBe('Why?')
     kept.actions.flushDraft()
     await settle()
-    expect(asked.filter((c) => c.name === 'save_draft').map((c) => c.args['text'])).toEqual(['Why?'])
+    expect(asked.filter((c) => c.name === 'save_drafts').map((c) => c.args['drafts'])).toEqual([
+      { 'document 1': 'Why?' },
+    ])
   })
 
   it('the tokens of a document that is far too long are estimated', () => {

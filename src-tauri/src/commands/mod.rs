@@ -23,12 +23,12 @@ pub mod models;
 use std::sync::Arc;
 
 use tauri::ipc::{Channel, Response};
-use tauri::{AppHandle, Manager, Runtime, State};
+use tauri::{AppHandle, Manager, Runtime, State, Window};
 use tauri_plugin_dialog::{DialogExt, FileDialogBuilder};
 
 use crate::contract::{
-    AppEvent, Attended, Choice, EarlierTurns, Estimate, LayerRow, Parameters, PictureOf, Place,
-    Refusal, Relation, Settings, Snapshot, TableRow, TokenSlots,
+    AppEvent, Attended, Choice, Drafts, EarlierTurns, Estimate, LayerRow, Parameters, PictureOf,
+    Place, Refusal, Relation, Settings, Snapshot, TableRow, TokenSlots,
 };
 use crate::drop::absolute;
 use crate::effects::Effects;
@@ -148,10 +148,16 @@ pub async fn save_settings(effects: Desktop<'_>, settings: Settings) -> Result<S
     effects.with(|state| state.save_settings(settings))
 }
 
-/// Stores the draft question. Not async, so that drafts arrive in order.
+/// Stores the draft questions. Not async, so that drafts arrive in order.
 #[tauri::command]
-pub fn save_draft(effects: Desktop<'_>, text: String) {
-    effects.with(|state| state.save_draft(text));
+pub fn save_drafts(effects: Desktop<'_>, drafts: Drafts) {
+    effects.with(|state| state.save_drafts(drafts));
+}
+
+/// Closes the window, which ends the app. Not async, so that the drafts before it are stored.
+#[tauri::command]
+pub fn quit<R: Runtime>(window: Window<R>) -> Result<(), String> {
+    window.close().map_err(|error| error.to_string())
 }
 
 /// Estimates the cost of a question.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::document::OpenDocument;
 use super::remembered::{BegunDownload, ModelEntry};
 use super::turn_map::SharedMap;
-use crate::contract::{AppEvent, Comparison, ConversationEntry, Settings, Theme, Turn};
+use crate::contract::{AppEvent, Comparison, ConversationEntry, Drafts, Settings, Theme, Turn};
 
 /// A side effect of a state change. Effects are executed in order.
 pub enum Effect {
@@ -94,8 +94,8 @@ pub enum Save {
         /// The map.
         bytes: Vec<u8>,
     },
-    /// The draft question.
-    Draft(String),
+    /// The draft questions.
+    Drafts(Drafts),
     /// Whether models think before they answer, in this conversation.
     Thinking(bool),
     /// A model that was removed from the list, by its id.

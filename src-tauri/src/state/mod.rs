@@ -42,7 +42,7 @@ use kept_engine::policies;
 use kept_worker::protocol::Request;
 
 use crate::contract::{
-    AppEvent, Gpus, MethodFacts, NoticeKind, Place, Settings, Snapshot, WorkerStatus,
+    AppEvent, Drafts, Gpus, MethodFacts, NoticeKind, Place, Settings, Snapshot, WorkerStatus,
 };
 use crate::messages;
 use background::BackgroundReading;
@@ -82,7 +82,7 @@ pub struct AppState {
     vaults: Vaults,
     /// The detected GPUs, or why there is none.
     gpus: Gpus,
-    draft: String,
+    drafts: Drafts,
     /// The drag over the app window: its number and its count of files.
     drag: Option<(u64, usize)>,
     worker: Worker,
@@ -144,7 +144,7 @@ impl AppState {
             reading: BackgroundReading::default(),
             vaults: Vaults::default(),
             gpus: Gpus::default(),
-            draft: remembered.draft,
+            drafts: remembered.drafts,
             drag: None,
             worker: Worker::starting(),
             saves,
@@ -188,7 +188,7 @@ impl AppState {
             conversations: self.entries(),
             conversation: self.open.conversation,
             comparison: self.compared.comparison.clone(),
-            draft: self.draft.clone(),
+            drafts: self.drafts.clone(),
             thinking: self.open.thinking,
             worker: self.worker.state.clone(),
             vault: self.vaults.known.clone(),
@@ -201,10 +201,10 @@ impl AppState {
         }
     }
 
-    /// Stores the draft question.
-    pub fn save_draft(&mut self, text: String) {
-        self.draft = text.clone();
-        self.save(Save::Draft(text));
+    /// Stores all drafts.
+    pub fn save_drafts(&mut self, drafts: Drafts) {
+        self.drafts = drafts.clone();
+        self.save(Save::Drafts(drafts));
     }
 
     /// Writing to the store fails, or has succeeded again.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::background::StoredComparison;
 use super::document::OpenDocument;
 use crate::contract::{
-    ConversationEntry, ModelChoice, Settings, Theme, Turn, ordinary_zoom, usual_keeping,
+    ConversationEntry, Drafts, ModelChoice, Settings, Theme, Turn, ordinary_zoom, usual_keeping,
 };
 use crate::names::file_name;
 
@@ -76,8 +76,8 @@ pub struct Remembered {
     pub conversations: Vec<ConversationEntry>,
     /// Those with questions that had no answer when Kept was closed.
     pub interrupted: Vec<u64>,
-    /// The draft question.
-    pub draft: String,
+    /// The draft questions.
+    pub drafts: Drafts,
     /// Whether models with a thinking mode think before they answer, in this conversation.
     pub thinking: bool,
     /// Unfinished downloads, which `library` handles.

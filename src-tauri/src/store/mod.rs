@@ -1,4 +1,4 @@
-//! The stored state: settings, chosen models, documents with their texts, conversations, maps, the draft.
+//! The stored state: settings, chosen models, documents with their texts, conversations, maps, drafts.
 //!
 //! One SQLite file, written by one task in the order of the events ([`Writer`]). A file that is damaged or comes from a
 //! newer Kept is moved aside, never deleted. The app state decides what is written; this module decides nothing.

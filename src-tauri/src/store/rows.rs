@@ -110,7 +110,7 @@ impl Store {
             document,
             comparison,
             turns,
-            draft: self.setting("draft").await?.unwrap_or_default(),
+            drafts: self.setting("drafts").await?.unwrap_or_default(),
             thinking: self.setting("thinking").await?.unwrap_or_default(),
             downloads: self.setting("downloads").await?.unwrap_or_default(),
             speed: self.setting("speed").await?,

@@ -184,7 +184,7 @@ async fn apply(store: &Store, save: &Save) -> Result<(), StoreError> {
             run,
             bytes,
         } => store.set_compared_map(*document, *run, bytes).await,
-        Save::Draft(draft) => store.set("draft", draft).await,
+        Save::Drafts(drafts) => store.set("drafts", drafts).await,
         Save::Thinking(thinking) => store.set("thinking", thinking).await,
         Save::NoModel(id) => store.forget_model(id).await,
         Save::Downloads(downloads) => store.set("downloads", downloads).await,

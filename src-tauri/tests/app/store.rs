@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use kept_app::contract::{
-    Attended, Choice, Comparison, ComparisonRun, ComparisonState, ConversationEntry,
+    Attended, Choice, Comparison, ComparisonRun, ComparisonState, ConversationEntry, Drafts,
     ElsewhereState, Facts, Parameters, RunResult, Settings, Snapshot, Source, Theme, Turn,
     TurnState,
 };
@@ -257,6 +257,7 @@ async fn all_saved_state_is_restored_after_a_restart() {
     let (settings, model, begun) = (dark_settings(), stretched_model(), begun_downloads());
     let asked = turn(5, TurnState::Asked);
     let done = turn(5, TurnState::Done);
+    let written = Drafts::from([("conversation 3".into(), "and wh\u{e9}re?".into())]);
     let mut saves = vec![
         Save::Settings(Box::new(settings.clone())),
         Save::Model(model.clone()),
@@ -272,7 +273,7 @@ async fn all_saved_state_is_restored_after_a_restart() {
         Save::Thinking(true),
         Save::Downloads(begun.clone()),
         Save::Speed(Speed { product_rate: 2.5 }),
-        Save::Draft("and wh\u{e9}re?".into()),
+        Save::Drafts(written.clone()),
     ]);
     write(folder.path(), saves).await;
 
@@ -291,7 +292,7 @@ async fn all_saved_state_is_restored_after_a_restart() {
         conversation: current,
         turns,
         conversations,
-        draft,
+        drafts,
         thinking,
         downloads,
         speed,
@@ -311,7 +312,7 @@ async fn all_saved_state_is_restored_after_a_restart() {
     assert_eq!(models, [model]);
     assert_eq!(opened, Some(document(3)));
     assert_eq!(turns, [done]);
-    assert_eq!(draft, "and wh\u{e9}re?");
+    assert_eq!(drafts, written);
     assert_eq!((last_document, last_turn, started_before), (3, 5, true));
     assert_eq!(store.map(5).await.expect("read"), Some(map()));
     assert_eq!(store.map(6).await.expect("read"), None);

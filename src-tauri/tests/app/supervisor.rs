@@ -4,7 +4,7 @@
 #![cfg(unix)]
 
 use crate::common::{Window, prose, script};
-use kept_app::contract::{AppEvent, Choice, Phase, TurnState, WorkerStatus};
+use kept_app::contract::{AppEvent, Choice, Drafts, Phase, TurnState, WorkerStatus};
 use kept_app::state::MapPlace;
 
 const KILLED: &str =
@@ -68,14 +68,15 @@ async fn an_answer_and_its_map_survive_a_restart_of_the_app() {
         );
     }
 
+    let drafts = Drafts::from([("conversation 1".to_owned(), "and then?".to_owned())]);
     window
         .effects
-        .with(|state| state.save_draft("and then?".into()));
+        .with(|state| state.save_drafts(drafts.clone()));
     let folder = window.close().await;
     let window = Window::open_in(folder).await;
     let again = window.snapshot();
     assert_eq!(again.turns, [turn]);
-    assert_eq!(again.draft, "and then?");
+    assert_eq!(again.drafts, drafts);
     assert!(matches!(
         window.effects.with(|state| state.map(id)),
         Ok(MapPlace::InStore)

@@ -94,7 +94,8 @@ fn conversation_map_and_draft_survive_a_restart() {
     });
     app.write("composer", "And where was ");
     app.until("the draft is saved", |app| {
-        (app.snapshot()["draft"] == "And where was ").then_some(())
+        let drafts = &app.snapshot()["drafts"];
+        (drafts["conversation 1"] == "And where was ").then_some(())
     });
     let (answer, facts) = (app.answer(), app.text("facts"));
     let runs = app.runs_because_of_the_question();

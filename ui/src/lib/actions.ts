@@ -313,6 +313,11 @@ export class Actions {
     this.#draftTimer = setTimeout(() => this.#saveDraftNow(), DRAFT_MS)
   }
 
+  quit = () => {
+    this.flushDraft()
+    void this.#try('conversation', calls.quit())
+  }
+
   /** Saves a pending draft, before the app window closes. */
   flushDraft = () => {
     if (this.#draftTimer !== null) this.#saveDraftNow()
@@ -321,7 +326,7 @@ export class Actions {
   #saveDraftNow(): void {
     if (this.#draftTimer !== null) clearTimeout(this.#draftTimer)
     this.#draftTimer = null
-    void this.#try('conversation', calls.saveDraft(this.#app.draft))
+    void this.#try('conversation', calls.saveDrafts(this.#app.drafts()))
   }
 
   /**

@@ -178,7 +178,7 @@ export class AppState {
   heard = 0
 
   /** Drafts of conversations and documents that are not open. */
-  readonly #drafts = new Map<string, string>()
+  #drafts = new Map<string, string>()
   /** The document and the conversation to which the draft belongs. */
   #typedIn: TypedIn = { document: null, conversation: null }
 
@@ -243,11 +243,13 @@ export class AppState {
 
   /** Loads the whole state, at the start. */
   load(snapshot: Snapshot): void {
-    const { turns, ...facts } = snapshot
+    const { turns, drafts, ...facts } = snapshot
     Object.assign(this, facts satisfies Partial<AppState>)
     this.#costedFile = snapshot.model?.file ?? null
     this.#setTurns(turns)
     this.#typedIn = { document: snapshot.document?.id ?? null, conversation: snapshot.conversation }
+    this.#drafts = new Map(Object.entries(drafts))
+    this.#takeDraft()
     this.sidebar = snapshot.settings.sidebar ?? snapshot.conversations.length > 1
     this.selected = newestOf(snapshot.turns)?.id ?? null
     this.readySince = this.heard = Date.now()
@@ -418,11 +420,24 @@ export class AppState {
       // The first document gets what was typed without one.
       const carried = document === null ? this.draft : ''
       if (document !== null) this.#drafts.set(placeOf(this.#typedIn), this.draft)
-      const place = placeOf({ document: this.document?.id ?? null, conversation: current })
-      this.draft = this.#drafts.get(place) || carried
-      this.#drafts.delete(place)
+      this.#typedIn = { document: this.document?.id ?? null, conversation: current }
+      this.#takeDraft(carried)
     }
     this.#typedIn = { document: this.document?.id ?? null, conversation: current }
+  }
+
+  #takeDraft(carried = ''): void {
+    const place = placeOf(this.#typedIn)
+    this.draft = this.#drafts.get(place) || carried
+    this.#drafts.delete(place)
+  }
+
+  /** What is typed, by place, as far as one can return there. */
+  drafts(): Record<string, string> {
+    const open = placeOf(this.#typedIn)
+    const places = new Set([open, ...this.conversations.map(({ id }) => placeOf({ document: null, conversation: id }))])
+    const all = [...this.#drafts, [open, this.draft] as const]
+    return Object.fromEntries(all.filter(([place, text]) => places.has(place) && text !== ''))
   }
 
   /** Nothing is known of the open document's answers yet: the newest turn is shown. */

@@ -52,11 +52,12 @@ export const openSample = () => call<null>('open_sample')
 export const chat = () => call<null>('chat')
 export const openText = (text: string) => call<null>('open_text', { text })
 /** The conversation stays listed. */
+export const quit = () => call<null>('quit')
 export const closeDocument = () => call<null>('close_document')
 export const chooseModel = () => call<null>('choose_model')
 /** Returns them as accepted; opens the model if it changed. */
 export const saveSettings = (settings: Settings) => call<Settings>('save_settings', { settings })
-export const saveDraft = (text: string) => call<null>('save_draft', { text })
+export const saveDrafts = (drafts: Record<string, string>) => call<null>('save_drafts', { drafts })
 export const estimate = (choice: Choice) => call<Estimate>('estimate', { ...choice })
 /** Returns the turn's id. It waits while another question runs. */
 export const ask = (question: string, choice: Choice, relation: Relation) =>

@@ -458,7 +458,7 @@ message: string | null, };
 /**
  * The whole state, for a page that has just loaded.
  */
-export type Snapshot = { settings: Settings, models: Array<ModelChoice>, model: ModelFacts | null, modelError: string | null, methods: Array<MethodFacts>, document: DocumentFacts | null, opening: string | null, pending: PendingFile | null, elsewhere: Array<Elsewhere>, turns: Array<Turn>, conversations: Array<ConversationEntry>, conversation: number | null, comparison: Comparison | null, draft: string, thinking: boolean, worker: WorkerState, vault: Vault | null, unwritten: boolean, reading: ReadAhead | null, gpus: Gpus, saves: boolean, saveError: string | null, version: string, };
+export type Snapshot = { settings: Settings, models: Array<ModelChoice>, model: ModelFacts | null, modelError: string | null, methods: Array<MethodFacts>, document: DocumentFacts | null, opening: string | null, pending: PendingFile | null, elsewhere: Array<Elsewhere>, turns: Array<Turn>, conversations: Array<ConversationEntry>, conversation: number | null, comparison: Comparison | null, drafts: { [key in string]: string }, thinking: boolean, worker: WorkerState, vault: Vault | null, unwritten: boolean, reading: ReadAhead | null, gpus: Gpus, saves: boolean, saveError: string | null, version: string, };
 
 /**
  * A conversation in the list: questions about one document, or about several read together.

@@ -19,6 +19,7 @@ export type Command =
   | 'sidebar'
   | 'new'
   | 'close'
+  | 'quit'
   | 'search'
   | 'larger'
   | 'smaller'
@@ -33,6 +34,7 @@ const CONTROL = new Map<string, Command>([
   ['b', 'sidebar'],
   ['n', 'new'],
   ['w', 'close'],
+  ['q', 'quit'],
   ['k', 'search'],
   ['t', 'table'],
   ['g', 'grid'],
@@ -101,5 +103,6 @@ export const SHORTCUTS: readonly [string, string][] = [
   ['Ctrl + T', 'List of what is remembered and forgotten'],
   ['Ctrl + G', 'Which layer and head remembers what'],
   ['Ctrl + D', 'Compare methods'],
+  ['Ctrl + Q', 'Quit'],
   ['F1', 'This list'],
 ]
