@@ -253,6 +253,7 @@ mod tests {
             value_heads,
             dim,
             taps: 4,
+            grouped: false,
         })
     }
 

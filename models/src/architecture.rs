@@ -90,6 +90,8 @@ pub(crate) enum QkNorm {
     None,
     /// Of each head.
     Heads,
+    /// Of each head, in files that have them.
+    HeadsInSome,
     /// Of all heads of a token together.
     Together,
 }
@@ -123,6 +125,8 @@ pub(crate) enum Shared {
 pub(crate) enum Router {
     /// A softmax over the scores of the chosen experts.
     Softmax,
+    /// A softmax over all scores, of which those of the chosen experts are taken as they are.
+    SoftmaxOfAll,
     /// A softmax over all scores, divided by the sum of those chosen. `exp_probs_b` is added for the choice only.
     BiasedSoftmax,
     /// The sigmoid of each score, divided by the sum of those chosen. `exp_probs_b` is added for the choice only.
@@ -196,6 +200,8 @@ pub(crate) struct Architecture {
     pub sinks: bool,
     /// Which layers are recurrent (`recurrent.rs`).
     pub recurrence: Recurrence,
+    /// Of gated delta nets: the value heads that use a key head follow each other, and `alpha` and `beta` are one tensor.
+    pub value_groups: bool,
     /// Each head of `attn_q` has a gate besides the query: attention is multiplied by its sigmoid.
     pub output_gate: bool,
     /// A block of the file has attention, a state space or a feed-forward, and no second of them: a layer is the blocks
@@ -230,13 +236,15 @@ pub(crate) fn find(name: &str) -> Option<&'static Architecture> {
     ARCHITECTURES.iter().find(|a| a.name == name)
 }
 
-/// The names of all rows for error messages; those that add letters to another one stand behind it, such as
-/// `llama, qwen3 (moe, vl)`.
+/// The names of all rows for error messages; those that add letters to another one, or digits to one without, stand
+/// behind it, such as `qwen3 (moe, vl), gemma (2, 3)`.
 pub(crate) fn supported() -> String {
     let names = || ARCHITECTURES.iter().map(|a| a.name);
     let added = |name: &'static str, to: &str| {
         let letters = name.strip_prefix(to)?;
-        (!letters.is_empty() && !letters.contains(|c: char| c.is_ascii_digit())).then_some(letters)
+        let digit = |c: char| c.is_ascii_digit();
+        let is_variant = !letters.contains(digit) || !to.ends_with(digit);
+        (!letters.is_empty() && is_variant).then_some(letters)
     };
     let shown = names().filter(|name| !names().any(|other| added(name, other).is_some()));
     let with_more = shown.map(|name| {
@@ -256,7 +264,7 @@ mod tests {
     #[test]
     fn only_supported_architectures_are_found() {
         assert_eq!(find("gemma3").unwrap().name, "gemma3");
-        for name in ["gemma", "qwen9", "Llama", ""] {
+        for name in ["gemma9", "qwen9", "Llama", ""] {
             assert!(find(name).is_none(), "{name}");
         }
         for architecture in ARCHITECTURES {
@@ -264,7 +272,8 @@ mod tests {
             let is_shown = |shown: &str| architecture.name.starts_with(shown);
             assert!(all.split([',', ' ']).any(is_shown), "{}", architecture.name);
         }
-        assert!(supported().contains("qwen3 (moe, vl, vlmoe), "));
+        assert!(supported().contains("qwen3 (moe, vl, vlmoe, next), "));
+        assert!(supported().contains("gemma (2, 3, 4), "));
         assert!(
             supported().contains("ernie4_5 (-moe), ") && supported().contains(", qwen35 (moe), ")
         );

@@ -5,6 +5,7 @@
 //!                                     LFM2: p = sigmoid(scores), S = the highest `used` p + bias, w = p / sum of S
 //!                                     ERNIE 4.5: the same with p = softmax(scores)
 //!                                     DeepSeek: either of these; the file says whether w is divided by the sum
+//!                                     OLMoE: p = softmax(scores), S = the highest `used` p, w = p
 //! residual += [shared expert(x)], or [sigmoid(shared router * x) * shared expert(x)]
 //! residual += sum over e in S:  w[e] * (down[e] * (activation(gate[e] * x [+ bias]) * (up[e] * x [+ bias])) [+ bias])
 //! ```
@@ -153,7 +154,7 @@ impl Experts {
                 (Router::Softmax, true) => {
                     Some(weights::vector(gguf, &name("ffn_gate_inp.bias"), all)?)
                 }
-                (Router::Softmax, false) => None,
+                (Router::Softmax, false) | (Router::SoftmaxOfAll, _) => None,
             },
             weighting: counts.router,
             normalised: counts.normalised,
@@ -267,7 +268,7 @@ impl Experts {
         for (row, scores) in scores.chunks_exact_mut(self.up.len()).enumerate() {
             match self.weighting {
                 Router::Softmax => {}
-                Router::BiasedSoftmax | Router::Declared => softmax(scores),
+                Router::SoftmaxOfAll | Router::BiasedSoftmax | Router::Declared => softmax(scores),
                 Router::Sigmoid => scores.iter_mut().for_each(|x| *x = sigmoid(*x)),
             }
             let first = choices.len();
@@ -297,13 +298,13 @@ impl Experts {
         let highest = chosen[0].weight;
         // As the model's own code.
         let mut sum = match self.weighting {
-            Router::Softmax | Router::BiasedSoftmax | Router::Declared => 0.0,
             Router::Sigmoid => 1e-6,
+            _ => 0.0,
         };
         for choice in chosen.iter_mut() {
             choice.weight = match self.weighting {
                 Router::Softmax => (choice.weight - highest).exp(),
-                Router::BiasedSoftmax | Router::Sigmoid | Router::Declared => scores[choice.expert],
+                _ => scores[choice.expert],
             };
             sum += choice.weight;
         }

@@ -115,6 +115,7 @@ impl Attention {
         let norm = |part, width| match architecture.qk_norm {
             QkNorm::None => Ok(None),
             QkNorm::Heads => weights::vector(gguf, &weight(part), kind.head_dim).map(Some),
+            QkNorm::HeadsInSome => weights::optional_vector(gguf, &weight(part), kind.head_dim),
             QkNorm::Together => weights::vector(gguf, &weight(part), width).map(Some),
         };
         let of_keys = k.is_some();

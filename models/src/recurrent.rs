@@ -44,7 +44,7 @@ enum Rule {
 impl Rule {
     fn matrices(&self) -> [Option<&MappedMatrix>; 3] {
         match self {
-            Self::Delta(net) => net.matrices().map(Some),
+            Self::Delta(net) => net.matrices(),
             Self::StateSpace(space) => {
                 let [z, step] = space.matrices();
                 [Some(z), Some(step), None]

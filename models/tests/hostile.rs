@@ -249,13 +249,14 @@ fn unsupported_features_are_refused_by_name() {
             name: "dynamic".into()
         }
     );
-    for name in ["qwen2moe", "gemma3n", "gpt2", ""] {
+    for name in ["falcon-h1", "gemma3n", "gpt2", ""] {
         let error = error_of(|w| {
             w.set("general.architecture", text(name));
         });
         let sentence = error.to_string();
         assert!(
-            sentence.contains(&format!("{name:?}")) && sentence.contains("qwen3 (moe, vl, vlmoe)"),
+            sentence.contains(&format!("{name:?}"))
+                && sentence.contains("qwen3 (moe, vl, vlmoe, next)"),
             "{sentence}"
         );
     }

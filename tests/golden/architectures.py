@@ -62,7 +62,8 @@ class Shape:
         return {"mixtral": "llama", "gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "ministral3": "mistral3",
                 "olmo3": "olmo2", "lfm2_moe": "lfm2moe", "granitemoeshared": "granitemoe",
                 "granitemoehybrid": "granitehybrid", "ernie4_5_moe": "ernie4_5-moe", "cohere": "command-r",
-                "deepseek_v2": "deepseek2", "glm4_moe_lite": "deepseek2"}.get(self.arch, self.arch)
+                "deepseek_v2": "deepseek2", "glm4_moe_lite": "deepseek2", "glm4_moe": "glm4moe", "qwen2_moe": "qwen2moe",
+                "qwen3_next": "qwen3next", "minimax_m2": "minimax-m2"}.get(self.arch, self.arch)
 
     @property
     def seed(self) -> int:
@@ -139,6 +140,10 @@ COHERE = {"rope_parameters": PLAIN, "logit_scale": 0.25, "layer_norm_eps": 1e-5,
 COHERE_KEYS = {"logit_scale": 0.25, "attention.layer_norm_epsilon": 1e-5}
 
 
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": False}
+EXPERT_KEYS = {"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 24}
+
+
 # Multi-head latent attention: heads of 12 numbers as they are and 8 rotated ones, values of 12 or 20.
 LATENT = {"kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "n_routed_experts": 6, "num_experts_per_tok": 2,
           "moe_intermediate_size": 24, "n_group": 1, "topk_group": 1, "pad_token_id": 0}
@@ -163,12 +168,19 @@ SHAPES = [
           # llama.cpp does not apply a sliding window to llama files, and neither does Kept
           keys={"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": TRAINED,
                 "attention.sliding_window": WINDOW}),
+    Shape("arcee", {"rope_parameters": PLAIN}),
     Shape("qwen2", {"rope_parameters": PLAIN}, head_dim=8),
     Shape("qwen3", {"rope_parameters": PLAIN}),
     Shape("mixtral", {"rope_parameters": PLAIN, "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": None},
           keys={"expert_count": 6, "expert_used_count": 2}),
     Shape("glm4", {"rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}, "attention_bias": True, "pad_token_id": 0},
           keys={"rope.dimension_count": 8}),
+    # As GLM 4.6, which has norms of queries and keys; 4.5-Air has none.
+    Shape("glm4_moe", {"rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}, "attention_bias": True, "use_qk_norm": True, "n_routed_experts": 6,
+                       "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_shared_experts": 2, "first_k_dense_replace": 1,
+                       "routed_scaling_factor": 1.5}, name="glm4moe", tied=False,
+          keys=EXPERT_KEYS | {"rope.dimension_count": 8, "leading_dense_block_count": 1, "expert_shared_count": 2,
+                              "expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 1.5}),
     Shape("seed_oss", {"rope_parameters": PLAIN, "attention_bias": True, "attention_out_bias": False}, tied=False),
     Shape("internlm2", {"rope_parameters": PLAIN}, heads=2, kv_heads=1, tied=False),
     Shape("minicpm", GRANITE | {"attention_multiplier": 0.25, "rope_parameters": PLAIN | {
@@ -214,6 +226,21 @@ SHAPES = [
     Shape("qwen3moe", {"rope_parameters": PLAIN, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
                        "norm_topk_prob": True},
           keys={"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 24}),
+    Shape("qwen2_moe", EXPERTS | {"rope_parameters": PLAIN, "shared_expert_intermediate_size": 40}, name="qwen2moe", head_dim=8, tied=False,
+          keys=EXPERT_KEYS | {"expert_shared_feed_forward_length": 40}),
+    Shape("olmoe", EXPERTS | {"rope_parameters": PLAIN, "pad_token_id": 0}, kv_heads=4, head_dim=8, hidden=24, tied=False,
+          keys={"expert_count": 6, "expert_used_count": 2}),
+    Shape("minimax_m2", {"rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}, "num_local_experts": 6, "num_experts_per_tok": 2},
+          name="minimax-m2", hidden=24, tied=False,
+          keys=EXPERT_KEYS | {"rope.dimension_count": 8, "expert_gating_func": 2}),
+    Shape("qwen3_next", EXPERTS | {"rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}, "linear_num_key_heads": 2,
+                                   "linear_num_value_heads": 6, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+                                   "linear_conv_kernel_dim": 4, "layer_types": ["linear_attention", "full_attention"] * 2,
+                                   "shared_expert_intermediate_size": 40, "norm_topk_prob": True},
+          name="qwen3next", layers=4,
+          keys=EXPERT_KEYS | {"rope.dimension_count": 8, "full_attention_interval": 2, "ssm.group_count": 2,
+                              "ssm.time_step_rank": 6, "ssm.state_size": 16, "ssm.inner_size": 96, "ssm.conv_kernel": 4,
+                              "expert_shared_feed_forward_length": 40}),
     Shape("qwen3_5_text", {"rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}, "linear_num_key_heads": 2,
                            "linear_num_value_heads": 6, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
                            "linear_conv_kernel_dim": 4, "full_attention_interval": 3}, name="qwen35", layers=6, width=32,
@@ -240,6 +267,7 @@ SHAPES = [
           tied=False, keys={"rope.dimension_count": 12, "rope.scaling.original_context_length": TRAINED,
                             "rope.scaling.attn_factor": MAGNITUDE},
           factors={"rope_factors_short.weight": SHORT_FACTORS, "rope_factors_long.weight": LONG_FACTORS}),
+    Shape("gemma", {"rope_parameters": PLAIN, "hidden_act": GELU}),
     Shape("gemma2", {"rope_parameters": PLAIN, "hidden_activation": GELU, "sliding_window": WINDOW, "query_pre_attn_scalar": 16,
                      "attn_logit_softcapping": 4.0, "final_logit_softcapping": 6.0}, layers=4,
           keys={"attention.sliding_window": WINDOW, "attn_logit_softcapping": 4.0, "final_logit_softcapping": 6.0}),
@@ -301,7 +329,8 @@ SHAPES = [
                                              "expert_shared_feed_forward_length": 40, "expert_shared_count": 1,
                                              "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_group_count": 1}),
 ]
-CLASSES = {"llama": "Llama", "internlm2": "Llama", "exaone": "Llama", "minicpm": "Granite",  # of the same arithmetic
+CLASSES = {"arcee": "Arcee", "qwen2_moe": "Qwen2Moe", "olmoe": "Olmoe", "minimax_m2": "MiniMaxM2", "glm4_moe": "Glm4Moe",
+           "qwen3_next": "Qwen3Next", "gemma": "Gemma", "llama": "Llama", "internlm2": "Llama", "exaone": "Llama", "minicpm": "Granite",  # of the same arithmetic
            "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "glm4": "Glm4", "seed_oss": "SeedOss", "exaone4": "Exaone4", "cohere": "Cohere", "cohere2": "Cohere2", "ernie4_5": "Ernie4_5",
            "ernie4_5_moe": "Ernie4_5_Moe", "deepseek_v2": "DeepseekV2", "glm4_moe_lite": "Glm4MoeLite", "mixtral": "Mixtral", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText",
            "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
@@ -324,7 +353,7 @@ def config(shape: Shape):
 def with_attention(model):
     """Gives the blocks of a Nemotron with attention the name that other models have for it."""
     for layer in model.model.layers:
-        if getattr(layer, "block_type", "") == "full_attention":
+        if hasattr(layer, "mixer") and layer.block_type == "full_attention":
             object.__setattr__(layer, "self_attn", layer.mixer)  # not a second module
     return model
 
@@ -337,7 +366,7 @@ def build(shape: Shape):
             part.variance_epsilon = 1e-5  # that of the file, as in llama.cpp; transformers has 1e-6 here whatever the file says
     generator = torch.Generator().manual_seed(shape.seed)
     sayable = torch.tensor([text.isprintable() and text.isascii() for text in texts()])
-    adds_one = shape.arch.startswith(("gemma2", "gemma3", "qwen3_5"))
+    adds_one = shape.arch.startswith(("gemma2", "gemma3", "qwen3_5", "qwen3_next")) or shape.arch == "gemma"
     scalars = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(("layer_scalar", "expert_bias", "e_score_correction_bias"))]
     with torch.no_grad():
         for name, weight in sorted([*model.named_parameters(), *scalars]):
@@ -397,13 +426,13 @@ GEMMA4_VECTORS = {"layer_scalar": "layer_output_scale.weight", "router.scale": "
 
 def tensors(shape: Shape, model):
     """The names and numbers that a converter writes."""
-    gemma, qwen35 = shape.arch.startswith("gemma"), shape.arch.startswith("qwen3_5")
-    parts = PARTS | (SANDWICH if gemma or shape.arch in ("olmo3", "exaone4") else {}) | (GEMMA4_PARTS if shape.arch == "gemma4" else {})
+    gemma, qwen35 = shape.arch.startswith("gemma"), shape.arch.startswith(("qwen3_5", "qwen3_next"))
+    parts = PARTS | (SANDWICH if gemma and shape.arch != "gemma" or shape.arch in ("olmo3", "exaone4") else {}) | (GEMMA4_PARTS if shape.arch == "gemma4" else {})
     if shape.arch.startswith("lfm2"):
         parts = PARTS | LFM2_PARTS
     if shape.arch == "glm4":
         parts = PARTS | GLM4_PARTS
-    if shape.arch in ("gpt_oss", "seed_oss") or qwen35:
+    if shape.arch in ("gpt_oss", "seed_oss", "glm4_moe") or qwen35:
         parts = parts | {"post_attention_layernorm": "post_attention_norm"}
     for name, weight in model.state_dict().items():
         stem, kind = name.removeprefix("model.").rsplit(".", 1)
@@ -429,6 +458,9 @@ def tensors(shape: Shape, model):
             if (own := GEMMA4_VECTORS.get(name.removeprefix("model.").split(".", 2)[2])) and shape.arch == "gemma4":
                 yield f"blk.{layer}.{own}", data
                 continue
+            if part == "linear_attn.in_proj_qkvz":
+                yield from by_kind(shape, layer, data)
+                continue
             if part.startswith("linear_attn"):
                 yield f"blk.{layer}.{RECURRENT[name.split('.', 3)[3]]}", tiled(shape, name, data)
                 continue
@@ -445,7 +477,7 @@ def tensors(shape: Shape, model):
                 yield f"blk.{layer}.attn_sinks.weight", data
                 continue
             heads = {"self_attn.q_proj": shape.heads, "self_attn.k_proj": shape.kv_heads}.get(part)
-            if heads and shape.arch.startswith(("llama", "internlm2", "minicpm", "mixtral", "smollm3", "ministral3", "granite")):
+            if heads and shape.arch.startswith(("llama", "internlm2", "minicpm", "mixtral", "smollm3", "ministral3", "granite", "arcee")):
                 matrix = tiny.neighbouring_pairs(data.reshape(len(data), -1), heads)
                 data = matrix.reshape(data.shape)
             if kind in ("expert_bias", "e_score_correction_bias"):
@@ -467,7 +499,8 @@ def tensors(shape: Shape, model):
 RECURRENT = {"linear_attn.in_proj_qkv.weight": "attn_qkv.weight", "linear_attn.in_proj_z.weight": "attn_gate.weight",
              "linear_attn.in_proj_b.weight": "ssm_beta.weight", "linear_attn.in_proj_a.weight": "ssm_alpha.weight",
              "linear_attn.conv1d.weight": "ssm_conv1d.weight", "linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.A_log": "ssm_a",
-             "linear_attn.norm.weight": "ssm_norm.weight", "linear_attn.out_proj.weight": "ssm_out.weight"}
+             "linear_attn.norm.weight": "ssm_norm.weight", "linear_attn.out_proj.weight": "ssm_out.weight",
+             "linear_attn.in_proj_ba.weight": "ssm_ba.weight"}
 
 
 STATE_SPACE = {"mamba.in_proj.weight": "ssm_in.weight", "mamba.conv1d.weight": "ssm_conv1d.weight",
@@ -522,6 +555,10 @@ def tiled(shape: Shape, name: str, data: np.ndarray) -> np.ndarray:
     head h uses key head `h % key heads`."""
     keys, values, dim = (shape.hf[f"linear_{x}"] for x in ("num_key_heads", "num_value_heads", "key_head_dim"))
     order = np.arange(values).reshape(keys, -1).T.ravel()
+    if shape.arch == "qwen3_next":  # not in files of this one
+        order = np.arange(values)
+        if "in_proj_ba" in name:
+            return data
 
     def heads(rows: np.ndarray) -> np.ndarray:
         return rows.reshape(values, -1, *rows.shape[1:])[order].reshape(rows.shape)
@@ -535,6 +572,16 @@ def tiled(shape: Shape, name: str, data: np.ndarray) -> np.ndarray:
     if part == "out_proj.weight":
         return heads(data.T).T
     return data if part == "norm.weight" else heads(data)
+
+
+def by_kind(shape: Shape, layer: str, data: np.ndarray):
+    """The inputs of Qwen3-Next's recurrent layers: transformers has query, key, values and gates of each key head together."""
+    keys, values, dim = (shape.hf[f"linear_{x}"] for x in ("num_key_heads", "num_value_heads", "key_head_dim"))
+    heads = data.reshape(keys, -1, data.shape[1])
+    parts = np.split(heads, np.cumsum([dim, dim, values // keys * dim]), axis=1)
+    *qkv, gates = (part.reshape(-1, data.shape[1]) for part in parts)
+    yield f"blk.{layer}.attn_qkv.weight", np.concatenate(qkv)
+    yield f"blk.{layer}.attn_gate.weight", gates
 
 
 def experts(shape: Shape, layer: str, kind: str, data: np.ndarray):
@@ -731,12 +778,39 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         mistakes["halves rotated"] = lambda m: setattr(m.config, "rope_interleave", False)
         mistakes["no bias of experts"] = routed(lambda gate: gate.e_score_correction_bias.zero_())
         mistakes["weights that do not sum to one"] = routed(lambda gate: setattr(gate, "norm_topk_prob", False))
-    if shape.arch == "qwen3_5_moe_text":
+    if shape.arch in ("qwen3_5_moe_text", "qwen3_next", "qwen2_moe"):
         mistakes["no gate of the shared expert"] = each("shared_expert_gate", 0.0)
     if shape.arch.startswith("qwen3_5"):
         mistakes |= {f"no {x}": each(x, value) for x, value in (("dt_bias", 0.0), ("A_log", -20.0), ("in_proj_z", 1.0),
                                                                  ("linear_attn.norm", 1.0), ("in_proj_b", 0.0), ("q_norm", 0.0))}
         mistakes["every number rotated"] = inv_freq("inv_freq", lambda m: 10 * m.model.rotary_emb.inv_freq)
+    if shape.arch == "qwen3_next":
+        mistakes |= {f"no {x}": each(x, value) for x, value in (("dt_bias", 0.0), ("A_log", -20.0), ("in_proj_ba", 0.0),
+                                                                 ("linear_attn.norm", 1.0), ("q_norm", 0.0))}
+        mistakes["value heads apart"] = lambda m: [apart(shape, x.linear_attn) for x in m.model.layers if hasattr(x, "linear_attn")]
+    if shape.arch in ("qwen2_moe", "olmoe", "glm4_moe", "minimax_m2", "qwen3_next"):
+        def gates(change):
+            return lambda m: [change(layer.mlp.gate) for layer in m.model.layers if hasattr(layer.mlp, "gate")]
+
+        mistakes["one expert less"] = gates(lambda gate: setattr(gate, "top_k", 1))
+    if shape.arch in ("qwen2_moe", "olmoe", "qwen3_next"):
+        mistakes["the other sum of weights"] = gates(lambda gate: setattr(gate, "norm_topk_prob", not gate.norm_topk_prob))
+    if shape.arch in ("glm4_moe", "minimax_m2"):
+        mistakes["no bias of experts"] = lambda m: [b.zero_() for name, b in m.named_buffers() if name.endswith("e_score_correction_bias")]
+    if shape.arch == "glm4_moe":
+        mistakes["no factor on experts"] = gates(lambda gate: setattr(gate, "routed_scaling_factor", 1.0))
+        mistakes["no expert for every token"] = each("shared_experts.down_proj", 0.0)
+    if shape.arch in ("olmoe", "glm4_moe", "minimax_m2"):
+        mistakes |= {f"no {x} norm": each(f"{x}_norm", 1.0) for x in ("q", "k")}
+    if shape.arch in ("qwen2_moe", "glm4_moe"):
+        mistakes |= {f"no {x} bias": each(f"{x}_proj.bias", 0.0) for x in ("q", "k", "v")}
+    if shape.arch in ("glm4_moe", "minimax_m2", "qwen3_next"):
+        mistakes["every number rotated"] = inv_freq("inv_freq", lambda m: 10 * m.model.rotary_emb.inv_freq)
+    if shape.arch == "arcee":
+        mistakes["not squared"] = lambda m: [setattr(x.mlp, "act_fn", torch.nn.ReLU()) for x in m.model.layers]
+    if shape.arch == "gemma":
+        mistakes["embedding not scaled"] = lambda m: unscale(m)
+        mistakes["silu"] = lambda m: [setattr(x.mlp, "act_fn", torch.nn.SiLU()) for x in m.model.layers]
     if shape.arch == "qwen3moe":
         def routers(change):
             return lambda m: [change(layer.mlp.gate) for layer in m.model.layers]
@@ -766,7 +840,7 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         mistakes["residual not scaled"] = lambda m: [setattr(x, "residual_multiplier", 1.0) for x in m.model.layers]
     if shape.arch == "mixtral":
         mistakes["one expert less"] = lambda m: [setattr(x.mlp.gate, "top_k", 1) for x in m.model.layers]
-    elif shape.hf.get("num_local_experts"):
+    elif shape.hf.get("num_local_experts") and shape.arch != "minimax_m2":
         mistakes["no expert for every token"] = each("shared_mlp.output_linear", 0.0)
         mistakes["one expert less"] = lambda m: [setattr(x.block_sparse_moe.router, "top_k", 1) for x in m.model.layers]
     if shape.arch == "granitemoehybrid":
@@ -820,7 +894,7 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         mistakes["one expert less"] = sparse(lambda ffn: setattr(ffn.gate, "top_k", 1))
     if shape.arch == "smollm3":
         mistakes["every layer rotated"] = attention("use_rope", 1)
-    if shape.arch.startswith("gemma"):
+    if shape.arch in ("gemma2", "gemma3", "gemma4"):
         mistakes["no window"] = lambda m: window_all(m, None)
         mistakes["a window one too wide"] = lambda m: window_sliding(m, WINDOW + 1)
         mistakes["scale of the head"] = lambda m: [setattr(x.self_attn, "scaling", 1.5 * x.self_attn.scaling) for x in m.model.layers]
@@ -859,6 +933,14 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         shown[what] = float(np.median(np.abs(wrong - right[-32:]).max(axis=-1) / np.abs(right[-32:]).max(axis=-1)))
     print("   mistakes show as", {k: round(v, 4) for k, v in shown.items()})
     assert not shown or min(shown.values()) > 5e-3, shown
+
+
+def apart(shape: Shape, rule) -> None:
+    """Reads the value heads of a recurrent layer of Qwen3-Next in the order that Qwen 3.5's files have."""
+    keys, values, dim = (shape.hf[f"linear_{x}"] for x in ("num_key_heads", "num_value_heads", "key_head_dim"))
+    order = np.arange(values).reshape(keys, -1).T.ravel()
+    heads = rule.out_proj.weight.data.reshape(shape.width, values, dim)
+    rule.out_proj.weight.data = heads[:, order].reshape(shape.width, -1)
 
 
 def first_rotated(shape: Shape, attention) -> None:

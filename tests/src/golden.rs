@@ -61,12 +61,17 @@ pub fn model(stem: &str) -> PathBuf {
 }
 
 /// The tiny models of `golden/architectures`, by file stem: one for each architecture.
-pub const ARCHITECTURES: [&str; 38] = [
+pub const ARCHITECTURES: [&str; 45] = [
+    "arcee",
     "llama-bias-yarn",
     "qwen2",
     "qwen3",
     "qwen3moe",
+    "qwen2moe",
+    "olmoe",
+    "minimax-m2",
     "glm4",
+    "glm4moe",
     "seed_oss",
     "exaone4",
     "exaone4-windows",
@@ -82,8 +87,10 @@ pub const ARCHITECTURES: [&str; 38] = [
     "mixtral",
     "qwen35",
     "qwen35moe",
+    "qwen3next",
     "gpt-oss",
     "phi-4-mini",
+    "gemma",
     "gemma2",
     "gemma3",
     "smollm3",

@@ -2,7 +2,8 @@
 
 use crate::RecurrentShape;
 
-/// Heads of a layer with the delta rule. Value head `h` uses key head `h % key_heads`.
+/// Heads of a layer with the delta rule. Value head `h` uses key head `h % key_heads`, or with `grouped` key head
+/// `h / (value_heads / key_heads)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaShape {
     /// Heads of queries and keys.
@@ -13,9 +14,19 @@ pub struct DeltaShape {
     pub dim: usize,
     /// Taps of the convolution.
     pub taps: usize,
+    /// The value heads that use a key head follow each other.
+    pub grouped: bool,
 }
 
 impl DeltaShape {
+    /// The key head of a value head.
+    fn key_head(&self, head: usize) -> usize {
+        match self.grouped {
+            true => head / (self.value_heads / self.key_heads),
+            false => head % self.key_heads,
+        }
+    }
+
     /// Numbers of a token's queries, keys and values: `(2 key_heads + value_heads) dim`.
     pub fn channels(&self) -> usize {
         (2 * self.key_heads + self.value_heads) * self.dim
@@ -78,14 +89,17 @@ impl RecurrentShape {
 
     pub(super) fn head(&self, head: usize) -> Head {
         match *self {
-            Self::Delta(DeltaShape { key_heads, dim, .. }) => Head {
-                query: head % key_heads * dim,
-                key: (key_heads + head % key_heads) * dim,
-                value: (2 * key_heads + head) * dim,
-                key_dim: dim,
-                value_dim: dim,
-                replaces: true,
-            },
+            Self::Delta(shape) => {
+                let (dim, key_head) = (shape.dim, shape.key_head(head));
+                Head {
+                    query: key_head * dim,
+                    key: (shape.key_heads + key_head) * dim,
+                    value: (2 * shape.key_heads + head) * dim,
+                    key_dim: dim,
+                    value_dim: dim,
+                    replaces: true,
+                }
+            }
             Self::StateSpace(shape) => {
                 let group = head / (shape.heads / shape.groups);
                 let key = shape.value_width() + group * shape.state;

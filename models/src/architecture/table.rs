@@ -38,6 +38,7 @@ const LLAMA: Architecture = Architecture {
     nope_every: None,
     sinks: false,
     recurrence: Recurrence::None,
+    value_groups: false,
     output_gate: false,
     single_blocks: false,
     ffn_norm: "ffn_norm.weight",
@@ -143,9 +144,24 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         ..LLAMA
     },
     Architecture {
+        // Arcee AFM: 4.5B.
+        name: "arcee",
+        activation: Activation::ReluSquared,
+        ..LLAMA
+    },
+    Architecture {
         // Qwen 2 and 2.5.
         name: "qwen2",
         qkv_bias: Part::Required,
+        ..PLAIN
+    },
+    Architecture {
+        // Qwen 1.5 and 2 with experts: A2.7B, 57B-A14B.
+        name: "qwen2moe",
+        qkv_bias: Part::Required,
+        experts: Part::Required,
+        router: Router::SoftmaxOfAll,
+        shared_expert: Shared::Gated,
         ..PLAIN
     },
     Architecture {
@@ -186,6 +202,17 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         pairing: Pairing::Neighbours,
         fused: true,
         sandwich: true,
+        ..PLAIN
+    },
+    Architecture {
+        // GLM-4.5-Air (106B-A12B), GLM-4.5, 4.6 and 4.7 (355B-A32B).
+        name: "glm4moe",
+        qk_norm: QkNorm::HeadsInSome,
+        ffn_norm: "post_attention_norm.weight",
+        experts: Part::Required,
+        dense_first: true,
+        router: Router::Declared,
+        shared_expert: Shared::Counted,
         ..PLAIN
     },
     Architecture {
@@ -270,6 +297,14 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         ..QWEN35
     },
     Architecture {
+        // Qwen3-Next and Qwen3-Coder-Next: 80B-A3B.
+        name: "qwen3next",
+        value_groups: true,
+        experts: Part::Required,
+        shared_expert: Shared::Gated,
+        ..QWEN35
+    },
+    Architecture {
         // gpt-oss.
         name: "gpt-oss",
         qkv_bias: Part::Required,
@@ -292,6 +327,13 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         name: "phi3",
         fused: true,
         rope_factors: true,
+        ..PLAIN
+    },
+    Architecture {
+        // Gemma 1.
+        name: "gemma",
+        activation: Activation::GeluTanh,
+        scaled_embedding: true,
         ..PLAIN
     },
     GEMMA2,
@@ -376,6 +418,24 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
             window: None,
             rope: WindowRope::Unscaled,
         },
+        ..PLAIN
+    },
+    Architecture {
+        // OLMoE: 1B-7B.
+        name: "olmoe",
+        qkv_bias: Part::Absent,
+        qk_norm: QkNorm::Together,
+        experts: Part::Required,
+        router: Router::SoftmaxOfAll,
+        ..PLAIN
+    },
+    Architecture {
+        // MiniMax M2: 230B-A10B.
+        name: "minimax-m2",
+        qkv_bias: Part::Absent,
+        qk_norm: QkNorm::Together,
+        experts: Part::Required,
+        router: Router::Sigmoid,
         ..PLAIN
     },
     LFM2,

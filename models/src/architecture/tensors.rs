@@ -48,17 +48,18 @@ const ROUTED_BIAS: [&str; 4] = [
 /// Layer tensors of an expert that computes every token.
 const SHARED: [&str; 2] = ["ffn_up_shexp.weight", "ffn_down_shexp.weight"];
 /// Layer tensors of gated delta nets.
-const DELTA: [&str; 9] = [
+const DELTA: [&str; 7] = [
     "attn_qkv.weight",
     "attn_gate.weight",
-    "ssm_alpha.weight",
-    "ssm_beta.weight",
     "ssm_conv1d.weight",
     "ssm_dt.bias",
     "ssm_a",
     "ssm_norm.weight",
     "ssm_out.weight",
 ];
+/// Its inputs of decay and beta, as two tensors or as one.
+const DECAY_AND_BETA: [&str; 2] = ["ssm_alpha.weight", "ssm_beta.weight"];
+const DECAY_WITH_BETA: [&str; 1] = ["ssm_ba.weight"];
 /// Layer tensors of state spaces.
 const STATE_SPACE: [&str; 8] = [
     "ssm_in.weight",
@@ -95,6 +96,11 @@ impl Architecture {
         }
     }
 
+    /// Whether `exp_probs_b` may be added to the scores of experts.
+    pub(crate) fn has_choice_bias(&self) -> bool {
+        !matches!(self.router, Router::Softmax | Router::SoftmaxOfAll)
+    }
+
     /// Names of the tensors that a block of this architecture may have, such as `attn_q.weight`: its mixer, which may be
     /// recurrent, and its feed-forward, which may have experts, if it has them. Any other tensor would be missing from the
     /// computation.
@@ -114,7 +120,11 @@ impl Architecture {
             Recurrence::StateSpace if recurrent => &STATE_SPACE,
             _ => &[],
         };
-        let groups: [(bool, &[&'static str]); 21] = [
+        let is_delta =
+            mixer == Some(IsRecurrent(true)) && matches!(self.recurrence, Recurrence::Delta(_));
+        let groups: [(bool, &[&'static str]); 23] = [
+            (is_delta && !self.value_groups, &DECAY_AND_BETA),
+            (is_delta && self.value_groups, &DECAY_WITH_BETA),
             (attention && !self.latent, &ATTENTION),
             (attention && self.latent, &LATENT),
             (self.pre_norm, &["attn_norm.weight", self.ffn_norm]),
@@ -122,10 +132,7 @@ impl Architecture {
             (dense && gated && !self.fused, &["ffn_gate.weight"]),
             (experts, &ROUTED),
             (experts && gated, &ROUTED_GATES),
-            (
-                experts && self.router != Router::Softmax,
-                &["exp_probs_b.bias"],
-            ),
+            (experts && self.has_choice_bias(), &["exp_probs_b.bias"]),
             (experts && self.dense_and_experts, &ROUTED_BESIDE_DENSE),
             (
                 self.per_layer,

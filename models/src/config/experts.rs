@@ -43,17 +43,16 @@ pub(super) fn read(
             refuse_other_than_sigmoid(keys, architecture)?;
             (Router::Sigmoid, true)
         }
+        Router::SoftmaxOfAll => (Router::SoftmaxOfAll, false),
         router => (router, true),
     };
     let weights_scale = match architecture.router {
         Router::Declared | Router::Sigmoid => weights_scale(keys)?,
-        Router::Softmax | Router::BiasedSoftmax => 1.0,
+        Router::Softmax | Router::SoftmaxOfAll | Router::BiasedSoftmax => 1.0,
     };
     const WIDTH: &str = "expert_feed_forward_length";
-    let can_be_dense = architecture.experts == Part::Optional && !architecture.dense_and_experts;
-    let has_one_width = architecture.multipliers.is_allowed() || can_be_dense;
-    let ffn = match has_one_width && !keys.has(WIDTH) {
-        // Files of Granite and Mixtral give the width of an expert by the key for dense feed-forwards.
+    let ffn = match has_one_width(architecture) && !keys.has(WIDTH) {
+        // Files of Granite, Mixtral and OLMoE give the width of an expert by the key for dense feed-forwards.
         true => keys.uniform_count("feed_forward_length")?,
         false => keys.count(WIDTH)?,
     };
@@ -66,6 +65,14 @@ pub(super) fn read(
         router,
         normalised,
     }))
+}
+
+/// Whether all feed-forwards of a file have the same width.
+fn has_one_width(architecture: &Architecture) -> bool {
+    let can_be_dense = architecture.experts == Part::Optional && !architecture.dense_and_experts;
+    let only_routed =
+        architecture.router == Router::SoftmaxOfAll && architecture.shared_expert == Shared::None;
+    architecture.multipliers.is_allowed() || can_be_dense || only_routed
 }
 
 /// Width of the expert that every token passes through, if there is one; another expert has the width `ffn`.

@@ -18,7 +18,7 @@ pub(super) fn shape(
 ) -> Result<Option<RecurrentShape>, ModelError> {
     match architecture.recurrence {
         Recurrence::None => Ok(None),
-        Recurrence::Delta(_) => Ok(Some(RecurrentShape::Delta(delta(keys)?))),
+        Recurrence::Delta(_) => Ok(Some(RecurrentShape::Delta(delta(keys, architecture)?))),
         Recurrence::StateSpace => Ok(Some(RecurrentShape::StateSpace(state_space(keys)?))),
         Recurrence::Convolution => {
             let taps = keys.count("shortconv.l_cache")?;
@@ -37,12 +37,13 @@ fn check_taps(keys: &Keys<'_>, key: &str, taps: usize) -> Result<(), ModelError>
 }
 
 /// Heads of gated delta nets.
-fn delta(keys: &Keys<'_>) -> Result<DeltaShape, ModelError> {
+fn delta(keys: &Keys<'_>, architecture: &Architecture) -> Result<DeltaShape, ModelError> {
     let shape = DeltaShape {
         key_heads: keys.count("ssm.group_count")?,
         value_heads: keys.count("ssm.time_step_rank")?,
         dim: keys.count("ssm.state_size")?,
         taps: keys.count("ssm.conv_kernel")?,
+        grouped: architecture.value_groups,
     };
     if !shape.value_heads.is_multiple_of(shape.key_heads) {
         let needs = format!("it must divide the {} value heads", shape.value_heads);
@@ -56,8 +57,8 @@ fn delta(keys: &Keys<'_>) -> Result<DeltaShape, ModelError> {
         );
         return Err(keys.bad("ssm.inner_size", inner, needs));
     }
-    if shape.dim > 1024 || inner > 1 << 20 || !TAPS.contains(&shape.taps) {
-        let needs = "2 to 16 taps and heads of at most 1,024 numbers are supported".to_owned();
+    if !(2..=1024).contains(&shape.dim) || inner > 1 << 20 || !TAPS.contains(&shape.taps) {
+        let needs = "2 to 16 taps and heads of 2 to 1,024 numbers are supported".to_owned();
         return Err(keys.bad("ssm.conv_kernel", shape.taps, needs));
     }
     Ok(shape)

@@ -12,6 +12,7 @@ const DELTA: DeltaShape = DeltaShape {
     value_heads: 4,
     dim: 64,
     taps: 4,
+    grouped: false,
 };
 /// Heads of state spaces; `value_width` is a multiple of 256.
 const SPACE: StateSpaceShape = StateSpaceShape {
@@ -78,6 +79,12 @@ impl TinyLlama {
                     [SPACE.value_width() + SPACE.channels() + SPACE.heads, width],
                 ),
                 ("ssm_out", [width, SPACE.value_width()]),
+            ],
+            _ if self.architecture().value_groups => &[
+                ("attn_qkv", [DELTA.channels(), width]),
+                ("attn_gate", [DELTA.value_width(), width]),
+                ("ssm_ba", [2 * DELTA.value_heads, width]),
+                ("ssm_out", [width, DELTA.value_width()]),
             ],
             _ => &[
                 ("attn_qkv", [DELTA.channels(), width]),

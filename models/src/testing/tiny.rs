@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{GgufWriter, MetaValue};
-use crate::architecture::{self, Architecture, Part, QkNorm, Router, Shared, Sliding};
+use crate::architecture::{self, Architecture, Part, QkNorm, Shared, Sliding};
 use crate::gguf::Gguf;
 use crate::tokenizer::vocabulary::symbol_of_byte;
 
@@ -260,7 +260,7 @@ impl TinyLlama {
         }
         let delicate = ["token_embd", "output.", "attn_v", "attn_qkv", "ffn_down"];
         // Converters leave small and sensitive matrices as they are.
-        let precise = ["ffn_gate_inp", "ssm_alpha", "ssm_beta"];
+        let precise = ["ffn_gate_inp", "ssm_alpha", "ssm_beta", "ssm_ba"];
         let kind = match self.kind {
             _ if precise.iter().any(|part| name.contains(part)) => "F32",
             // Its rows are short.
@@ -338,7 +338,7 @@ impl TinyLlama {
             if own.expert_bias {
                 vector(&of_ffn("ffn_gate_inp.bias"), &[EXPERTS], 0.0);
             }
-            if own.router != Router::Softmax && self.routes(layer) {
+            if own.has_choice_bias() && self.routes(layer) {
                 vector(&of_ffn("exp_probs_b.bias"), &[EXPERTS], 0.0);
             }
             if self.recurs(layer) {
@@ -358,7 +358,7 @@ impl TinyLlama {
                 vector(&name("attn_output.bias"), &[width], 0.0);
             }
             let norms = match own.qk_norm {
-                QkNorm::None => None,
+                QkNorm::None | QkNorm::HeadsInSome => None,
                 QkNorm::Heads => Some([self.head_dim; 2]),
                 QkNorm::Together => Some([q, kv]),
             };

@@ -126,7 +126,10 @@ const NAMES: &[(&str, ByteLevelRules)] = &[
     ("megrez hunyuan kormo f2llmv2", rules(PreTokenizer::Qwen2)),
     ("seed-coder", rules(PreTokenizer::Seed)),
     ("tekken", rules(PreTokenizer::Tekken)),
-    ("gpt-4o llama4 kanana2 talkie", rules(PreTokenizer::Gpt4o)),
+    (
+        "gpt-4o llama4 kanana2 talkie minimax-m2",
+        rules(PreTokenizer::Gpt4o),
+    ),
     ("deepseek-llm", rules(PreTokenizer::DeepSeekLlm)),
     ("deepseek-coder", rules(PreTokenizer::DeepSeekCoder)),
     ("deepseek-v3 hunyuan-dense", rules(PreTokenizer::DeepSeek3)),

@@ -8,8 +8,9 @@ use kept_engine::{Answer, Ask, Engine, EngineError, Limits, MethodSpec, Sampling
 use kept_tests::golden::Unpacked;
 use kept_tests::vaults::Place;
 
-const MODELS: [&str; 6] = [
+const MODELS: [&str; 7] = [
     "qwen35",
+    "qwen3next",
     "qwen35moe",
     "lfm2",
     "lfm2moe",
