@@ -21,11 +21,39 @@ const SHORT_LINE: usize = 45;
 
 /// Abbreviations whose full stop does not end a sentence, in lower case and without that full stop.
 const ABBREVIATIONS: &[&str] = &[
-    "al", "approx", "art", "bzw", "ca", "capt", "cf", "chap", "col", "dept", "dr", "ed", "eds",
-    "eq", "esp", "est", "etc", "e.g", "fig", "figs", "gen", "gov", "hon", "i.e", "inc", "jr", "lt",
-    "ltd", "messrs", "mlle", "mme", "mr", "mrs", "ms", "mt", "no", "nos", "nr", "op", "p", "pp",
-    "par", "ph.d", "prof", "rev", "sec", "sen", "sgt", "sr", "st", "vgl", "vol", "vols", "vs",
-    "z.b",
+    "abs", "al", "approx", "art", "bd", "bzw", "ca", "capt", "cf", "chap", "col", "d.h", "dept",
+    "dr", "ed", "eds", "eq", "esp", "est", "etc", "e.g", "evtl", "fig", "figs", "gem", "gen",
+    "ggf", "gov", "hon", "i.e", "inc", "inkl", "jr", "kap", "lt", "ltd", "messrs", "mio", "mlle",
+    "mme", "mr", "mrd", "mrs", "ms", "mt", "no", "nos", "nr", "op", "pp", "par", "ph.d", "prof",
+    "rev", "sec", "sen", "sgt", "sog", "sr", "st", "u.a", "vgl", "vol", "vols", "vs", "z.b", "z.t",
+    "ziff", "zzgl",
+];
+/// German months, and another word that a number with a full stop counts.
+const COUNTED: &[&str] = &[
+    "Januar",
+    "Jänner",
+    "Februar",
+    "März",
+    "April",
+    "Mai",
+    "Juni",
+    "Juli",
+    "August",
+    "September",
+    "Oktober",
+    "November",
+    "Dezember",
+    "Jan",
+    "Feb",
+    "Apr",
+    "Aug",
+    "Sep",
+    "Sept",
+    "Okt",
+    "Nov",
+    "Dez",
+    "Jahrhundert",
+    "Jahrhunderts",
 ];
 
 /// The passage in `text` around `byte`, within `bounds` (the page). `byte` may have any value.
@@ -173,9 +201,7 @@ fn ends_sentence(window: &str, i: usize) -> bool {
         // Chinese and Japanese have no space after a sentence.
         '。' | '！' | '？' | '｡' => true,
         '!' | '?' | '…' | '।' | '؟' | '։' => next.is_whitespace() && !continues(after),
-        '.' => {
-            next.is_whitespace() && !continues(after) && !is_abbreviation(&body[..body.len() - 1])
-        }
+        '.' => next.is_whitespace() && !is_within(&body[..body.len() - 1], after),
         _ => false,
     }
 }
@@ -201,7 +227,7 @@ fn ends_paragraph(window: &str, i: usize) -> bool {
 fn ends_sentence_at_line_end(window: &str, content_end: usize, next: usize) -> bool {
     let body = window[..content_end].trim_end_matches(is_closing);
     match body.chars().next_back() {
-        Some('.') => !continues(&window[next..]) && !is_abbreviation(&body[..body.len() - 1]),
+        Some('.') => !is_within(&body[..body.len() - 1], &window[next..]),
         Some(mark) => is_mark(mark) && !continues(&window[next..]),
         None => false,
     }
@@ -230,7 +256,23 @@ fn continues(after: &str) -> bool {
         .is_some_and(char::is_lowercase)
 }
 
-/// Whether the word before a full stop is an abbreviation, an initial ("J. S. Mill") or the number of a line ("5. Rent").
+/// Whether the full stop between `before` and `after` stands inside a sentence.
+fn is_within(before: &str, after: &str) -> bool {
+    continues(after) || is_abbreviation(before) || is_ordinal(before, after)
+}
+
+/// Whether a full stop makes an ordinal of a number, as in the German date "14. März".
+fn is_ordinal(before: &str, after: &str) -> bool {
+    let digits = before.len() - before.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    let word = after
+        .trim_start()
+        .split(|c: char| !c.is_alphabetic())
+        .next();
+    (1..=2).contains(&digits) && word.is_some_and(|word| COUNTED.contains(&word))
+}
+
+/// Whether the word before a full stop is an abbreviation, one letter ("J. S. Mill", "z. B.") or the number of a line
+/// ("5. Rent").
 fn is_abbreviation(before: &str) -> bool {
     let start = before
         .rfind(|c: char| c.is_whitespace() || matches!(c, '(' | '[' | '"' | '“' | '-' | '–' | '—'))
@@ -247,7 +289,7 @@ fn is_abbreviation(before: &str) -> bool {
     }
     let mut characters = word.chars();
     if let (Some(only), None) = (characters.next(), characters.next())
-        && only.is_uppercase()
+        && only.is_alphabetic()
         && only != 'I'
     {
         return true;

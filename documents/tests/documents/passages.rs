@@ -23,6 +23,28 @@ fn a_passage_of_prose_is_a_sentence() {
 }
 
 #[test]
+fn german_dates_and_abbreviations_end_no_passage() {
+    let text = "Die Frist endet am 30. September. Am 1. Januar 2025 tritt sie in Kraft, z. B. für \
+                40 Euro. Er ist 14. Julia kam.\nDer Umzug der ganzen Werkstatt findet am Montag, dem 14.\nMärz um 7:30 Uhr statt.";
+    let expected = [
+        ("Frist", "Die Frist endet am 30. September."),
+        (
+            "Januar",
+            "Am 1. Januar 2025 tritt sie in Kraft, z. B. für 40 Euro.",
+        ),
+        ("Er", "Er ist 14."),
+        ("Julia", "Julia kam."),
+        (
+            "Umzug",
+            "Der Umzug der ganzen Werkstatt findet am Montag, dem 14.\nMärz um 7:30 Uhr statt.",
+        ),
+    ];
+    for (at, whole) in expected {
+        assert_eq!(passage("a.txt", text, at), whole);
+    }
+}
+
+#[test]
 fn paragraphs_and_headings_end_a_passage() {
     let text = "CHAPTER ONE\n\nIt rained on the old roof of the archive all day\nand all night. Nobody came\n\nAnother thing";
     assert_eq!(passage("a.txt", text, "ONE"), "CHAPTER ONE");
