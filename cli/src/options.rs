@@ -15,6 +15,9 @@ pub fn for_error(error: &anyhow::Error) -> Option<String> {
     }
     match error.downcast_ref::<EngineError>()? {
         EngineError::Policy(error) => for_method(error),
+        EngineError::Memory {
+            memory, weights, ..
+        } if weights >= memory => fixed("--memory, --model"),
         EngineError::Memory { .. } => fixed("--memory, --streaming on"),
         EngineError::Refused { .. } => fixed("--budget, --memory"),
         EngineError::GpuMemory { .. } => fixed("--budget, --memory, --device cpu"),

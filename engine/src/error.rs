@@ -53,10 +53,7 @@ pub enum EngineError {
         windows: Option<u64>,
     },
     /// A memory limit below the minimum of a question.
-    #[error(
-        "the memory limit of {} needs {} more: the weights alone are {}, and the smallest cache and scratch for this document come on top; raise the limit, shorten the document or choose a smaller model",
-        format_bytes(*memory), format_bytes(*missing), format_bytes(*weights)
-    )]
+    #[error("{}", memory_refusal(*memory, *missing, *weights))]
     Memory {
         /// The limit, in bytes.
         memory: u64,
@@ -338,6 +335,21 @@ impl EngineError {
             },
             other => other,
         }
+    }
+}
+
+/// The sentence of [`EngineError::Memory`].
+fn memory_refusal(memory: u64, missing: u64, weights: u64) -> String {
+    let (limit, of_weights) = (format_bytes(memory), format_bytes(weights));
+    match weights >= memory {
+        true => format!(
+            "the model's weights alone are {of_weights}, more than the memory limit of {limit}; raise the limit by {} or choose a smaller model",
+            format_bytes(missing)
+        ),
+        false => format!(
+            "the memory limit of {limit} needs {} more: the weights alone are {of_weights}, and the smallest cache and scratch for this document come on top; raise the limit, shorten the document or choose a smaller model",
+            format_bytes(missing)
+        ),
     }
 }
 

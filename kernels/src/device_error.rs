@@ -106,7 +106,7 @@ mod tests {
         };
         let said = full.to_string();
         assert!(
-            said.contains("1.2 GiB left and 3.0 GiB more are needed"),
+            said.contains("1.20 GiB left and 3.00 GiB more are needed"),
             "{said}"
         );
     }

@@ -249,7 +249,7 @@ mod tests {
         };
         assert_eq!(
             said(1250, Some(0.1234)),
-            "With the memory limit of 3.0 GiB, 25 % of the text is remembered (1,250 rows per head), read 256 tokens at a time; at most 2.5 GiB are used. In our tests, answers then differed from those with all of it (KL divergence 0.12)."
+            "With the memory limit of 3.00 GiB, 25 % of the text is remembered (1,250 rows per head), read 256 tokens at a time; at most 2.50 GiB are used. In our tests, answers then differed from those with all of it (KL divergence 0.12)."
         );
         let all = said(5000, Some(0.0002));
         assert!(
@@ -265,7 +265,7 @@ mod tests {
             streamed.contains("at most 512 tokens are remembered at a time"),
             "{streamed}"
         );
-        assert!(streamed.ends_with("2.5 GiB are used."), "{streamed}");
+        assert!(streamed.ends_with("2.50 GiB are used."), "{streamed}");
     }
 
     #[test]
@@ -277,7 +277,7 @@ mod tests {
         };
         assert_eq!(
             shown(error),
-            "The memory limit of 1.0 GiB is too small for this question: 512.0 MiB are missing. The model’s weights alone are 900.0 MiB, plus the program, the document and working memory. Raise the limit in Settings, or choose a smaller model, a shorter document or a method that keeps less."
+            "The memory limit of 1.00 GiB is too small for this question: 512.0 MiB are missing. The model’s weights alone are 900.0 MiB, plus the program, the document and working memory. Raise the limit in Settings, or choose a smaller model, a shorter document or a method that keeps less."
         );
         for error in [
             kept_engine::EngineError::Refused { bytes: 1 << 40 },

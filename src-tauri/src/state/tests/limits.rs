@@ -148,7 +148,7 @@ fn what_was_chosen_for_a_limit_is_said_first_and_a_refusal_in_the_windows_words(
     assert_eq!(
         found.expect("an estimate").notes,
         [
-            "With the memory limit of 2.0 GiB, 25 % of the text is remembered (25 rows per head), read 512 tokens at a time; at most 1.0 GiB are used. In our tests, answers then hardly differed from those with all of it.",
+            "With the memory limit of 2.00 GiB, 25 % of the text is remembered (25 rows per head), read 512 tokens at a time; at most 1.00 GiB are used. In our tests, answers then hardly differed from those with all of it.",
             "A note besides."
         ]
     );
