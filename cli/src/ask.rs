@@ -1,10 +1,11 @@
 //! `kept ask`: streams the answer to stdout and prints its cost to stderr; `--json` prints everything as one object.
 
+use std::fs::File;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use kept_engine::documents::{Document, DocumentError, Recognition, Why};
 use kept_engine::kernels::Stop;
 use kept_engine::vault::VaultUse;
@@ -136,12 +137,19 @@ pub fn open_documents(paths: &[PathBuf], how: &OpenArguments) -> anyhow::Result<
         how.recognise.is_empty() || !paths.iter().any(|path| from_input(&path)),
         "scanned pages are recognised in a file: save the document, and give its path"
     );
+    // A named pipe, as the shell's `<(command)`, is read like the standard input.
+    let is_stream = |path: &PathBuf| path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir());
     let open = |path: &PathBuf| {
         let shown = path.display().to_string();
         let password = how.password.as_deref();
         let opened = match how.recognise.is_empty() {
             true if from_input(&path) => {
                 Document::from_reader(std::io::stdin(), "standard input", password)
+            }
+            true if is_stream(path) => {
+                let stream =
+                    File::open(path).with_context(|| format!("{shown} could not be read"))?;
+                Document::from_reader(stream, &shown, password)
             }
             true => Document::open_with(path, &shown, password),
             false => recognise(path, &shown, &how.recognise),

@@ -272,6 +272,16 @@ fn a_document_comes_from_the_standard_input() {
     });
     assert_eq!(piped["answer"], file["answer"]);
     assert_eq!(piped["sources"][0]["text"], file["sources"][0]["text"]);
+    // A named pipe, as shells make it of `<(command)`.
+    let pipe = place.folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo").success());
+    let named = std::thread::scope(|scope| {
+        scope.spawn(|| std::fs::write(&pipe, &text).expect("written"));
+        ask(pipe.to_str().expect("a path"), b"")
+    });
+    assert_eq!(named.code, Some(0), "{}", named.stderr);
+    assert_eq!(lines(&named).remove(0)["answer"], file["answer"]);
     // Nothing, and the input of a conversation.
     let empty = ask("-", b"");
     assert_eq!(empty.code, Some(1));
