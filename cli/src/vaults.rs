@@ -1,5 +1,8 @@
 //! `kept vaults`: fills, lists and removes the documents stored on disk.
 
+use std::ffi::OsStr;
+use std::path::Path;
+
 use kept_engine::vault::{VaultContent, VaultEntry, VaultFolder, Vaults};
 use kept_engine::{DocumentReadRequest, Engine, Note, Progress};
 use serde_json::{Value, json};
@@ -152,8 +155,12 @@ pub fn remove(arguments: &RemoveArguments) -> anyhow::Result<()> {
         !which.is_empty(),
         "say which document; see kept vaults list"
     );
-    let (named, others): (Vec<_>, Vec<_>) =
-        (folder.list()?.into_iter()).partition(|entry| entry.document.as_deref() == Some(which));
+    // A document is known by the name of its file.
+    let file = Path::new(which).file_name().and_then(OsStr::to_str);
+    let (named, others): (Vec<_>, Vec<_>) = (folder.list()?.into_iter()).partition(|entry| {
+        let document = entry.document.as_deref();
+        document == Some(which) || document.is_some() && document == file
+    });
     let is_meant = |entry: &VaultEntry| entry.key.to_string().starts_with(which);
     let mut entries = named;
     if entries.is_empty() {
