@@ -34,7 +34,7 @@ mod use_model;
 mod vaults;
 
 use std::error::Error;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::process::ExitCode;
 
@@ -86,8 +86,14 @@ fn main() -> ExitCode {
 /// Prints help and version unchanged, and any other refusal as one line, like every other error.
 fn refuse_arguments(refusal: &clap::Error) -> ExitCode {
     if !refusal.use_stderr() {
-        let _ = refusal.print();
-        return ExitCode::SUCCESS;
+        let printed = refusal.print().and_then(|()| std::io::stdout().flush());
+        return match printed {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                output::say(&format!("error: the help could not be written: {error}\n"));
+                ExitCode::FAILURE
+            }
+            _ => ExitCode::SUCCESS,
+        };
     }
     if refusal.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let _ = refusal.print();

@@ -32,6 +32,22 @@ fn whole(value: &Value, name: &str) -> u64 {
         .unwrap_or_else(|| panic!("{name} is a whole number: {value}"))
 }
 
+#[cfg(unix)]
+#[test]
+fn help_that_cannot_be_written_is_an_error() {
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let mut command = std::process::Command::new(kept_tests::terminal::program());
+    command.args(["ask", "--help"]);
+    command.stdout(full.expect("a full device"));
+    let run = command.output().expect("kept starts");
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert_eq!(run.status.code(), Some(1));
+    assert!(
+        said.starts_with("error: the help could not be written"),
+        "{said}"
+    );
+}
+
 #[test]
 fn ask_json_has_every_documented_field() {
     let answer = tiny(
