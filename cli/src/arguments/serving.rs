@@ -24,7 +24,7 @@ pub struct ServeArguments {
     pub port: u16,
     /// Address to listen on. Any other than the default lets other computers ask: they need the token, and nothing is
     /// encrypted on the way.
-    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "ADDRESS")]
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "ADDRESS", value_parser = host)]
     pub host: IpAddr,
     /// The token that every request must send as its API key [default: a new one at every start].
     #[arg(long, env = "KEPT_TOKEN", hide_env_values = true, value_name = "TOKEN")]
@@ -37,6 +37,16 @@ pub struct ServeArguments {
     /// Longest answer of a request that names no limit, in tokens.
     #[arg(long, default_value_t = Engine::DEFAULT_MAX_TOKENS, value_name = "N")]
     pub max_tokens: usize,
+}
+
+/// An address, or the name of this computer's own.
+fn host(text: &str) -> Result<IpAddr, String> {
+    match text {
+        "localhost" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        _ => text.parse().map_err(|_| {
+            "it takes an address of this computer, such as 127.0.0.1 or 0.0.0.0".to_owned()
+        }),
+    }
 }
 
 /// A web origin: `scheme://host`, perhaps with a port, or the `null` of a page that is a file.

@@ -648,6 +648,9 @@ fn a_picture_no_form_a_port_in_use_no_origin_and_a_short_token_are_refused() {
     );
     let port = server.address.rsplit(':').next().expect("a port");
     kept(["serve", "--model", "mini", "--port", port]).refused(&["port", "in use", "--port"]);
+    kept(["serve", "--model", "mini", "--host", "nowhere"]).refused(&["'nowhere'", "127.0.0.1"]);
+    let port = ["--port", port, "--host", "localhost"];
+    kept(["serve", "--model", "mini"].iter().chain(&port)).refused(&["in use"]);
     kept(["serve", "--model", "mini", "--allow-origin", "chat"]).refused(&[
         "'chat'",
         "--allow-origin",
