@@ -12,7 +12,7 @@ use crate::note::Note;
 use crate::numbers;
 use crate::sources::sources;
 use crate::{
-    Answer, AnswerReport, Ask, CompactCache, Decoder, Engine, EngineError, Event, Finish,
+    Answer, AnswerReport, Ask, CompactCache, Decoder, Engine, EngineError, Event, Finish, HeadPeak,
     MemoryLedger, MemoryNow, PrefillOutcome, Prompt, RetentionMap, Sampler, Turn, Votes,
     peak_resident_bytes,
 };
@@ -30,6 +30,8 @@ pub(crate) struct PrefilledPrompt {
     pub(crate) method_bytes: u64,
     /// `[width]`: the last layer's output for the last token, before the final norm.
     pub(crate) hidden: Vec<f32>,
+    /// What it attended to; empty in streaming mode.
+    pub(crate) last_attended: Vec<HeadPeak>,
     pub(crate) ledger: MemoryLedger,
     /// Seconds of prefill including selection, and of selection alone.
     pub(crate) seconds: f64,
@@ -58,6 +60,7 @@ impl PrefilledPrompt {
             evictor: outcome.evictor,
             method_bytes: outcome.plan.bytes,
             hidden: outcome.hidden,
+            last_attended: outcome.last_attended,
             ledger: outcome.ledger,
             seconds: reading.as_secs_f64(),
             selecting: outcome.selecting.as_secs_f64(),
@@ -91,6 +94,7 @@ impl Engine {
         let (prompt_tokens, kv_bytes) = (read.prompt.len(), read.cache.kv_bytes());
         let (prompt, mut ledger, mut notes) = (read.prompt, read.ledger, read.notes);
         let mut votes = Votes::new(prompt.document.clone());
+        votes.count_last(&read.last_attended);
         let mut decoder = Decoder::new(self.model(), answering.rope, read.evictor, read.cache)?;
         decoder.record_evictions(prompt.document.clone());
         ledger.decode = decoder.scratch_bytes();

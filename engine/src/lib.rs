@@ -85,7 +85,7 @@ pub use sources::{Citation, Source, Within};
 pub use streaming::{Stream, Streamed, Streaming};
 pub use synthetic::{SyntheticCache, synthetic_cache};
 pub use system::{available_memory, peak_resident_bytes, resident_bytes, total_memory};
-pub use votes::{Attended, HeadAttention, TokenVotes, Votes};
+pub use votes::{Attended, HeadAttention, HeadPeak, TokenVotes, Votes};
 
 pub use kept_documents as documents;
 pub use kept_kernels as kernels;

@@ -71,6 +71,15 @@ const CLEAR_SHARE: f32 = 0.2;
 /// and how many times that of the next passage it has.
 const CLEAR_LEAD: f32 = 1.2;
 
+/// What is compared of a token: its text without space and capitals, because the first word of an answer has neither the
+/// space nor the case that it has inside a sentence; without a text, such as a part of a character, its id.
+fn word(text: Option<&str>, id: u32) -> String {
+    match text.map(str::trim) {
+        Some(text) if !text.is_empty() => text.to_lowercase(),
+        _ => format!("\0{id}"),
+    }
+}
+
 /// The passages that have evidence, in the order of the document.
 struct Passages {
     ranges: Vec<Range<usize>>,
@@ -81,18 +90,29 @@ struct Passages {
 }
 
 impl Passages {
-    fn new(document: &Document, prompt: &Prompt, votes: &Votes) -> Self {
-        let ids = &prompt.ids[prompt.document.clone()];
-        let mut occurrences: HashMap<u32, f32> = HashMap::new();
-        for &id in ids {
-            *occurrences.entry(id).or_default() += 1.0;
+    /// `text` is the answer.
+    fn new(document: &Document, prompt: &Prompt, votes: &Votes, text: &str) -> Self {
+        let steps = votes.steps();
+        let said = |i: usize| {
+            let end = steps.get(i + 1).map_or(text.len(), |next| next.said);
+            word(text.get(steps[i].said..end), steps[i].token)
+        };
+        let read = |token: u32| {
+            let position = prompt.document.start + token as usize;
+            let span = prompt.span(position).unwrap_or_default();
+            word(document.text.get(span), prompt.ids[position])
+        };
+        let said: Vec<String> = (0..steps.len()).map(said).collect();
+        let mut occurrences: HashMap<&str, f32> = said.iter().map(|w| (w.as_str(), 0.0)).collect();
+        for token in 0..prompt.document.len() as u32 {
+            if let Some(count) = occurrences.get_mut(read(token).as_str()) {
+                *count += 1.0;
+            }
         }
-        let copies = votes.steps().iter().flat_map(|step| {
-            let of_token = step
-                .votes
-                .iter()
-                .filter(|vote| ids[vote.0 as usize] == step.token);
-            of_token.map(|&(token, vote)| (token, step.said, vote / occurrences[&step.token]))
+        let copies = steps.iter().zip(&said).flat_map(|(step, said)| {
+            let votes = step.votes.iter().filter(|vote| read(vote.0) == *said);
+            let count = occurrences[said.as_str()];
+            votes.map(move |&(token, vote)| (token, step.said, vote / count))
         });
         let mut copies: Vec<(u32, usize, f32)> = copies.collect();
         copies.sort_by_key(|&(token, said, _)| (token, said));
@@ -169,7 +189,7 @@ pub(crate) fn sources(
     votes: &Votes,
     text: &str,
 ) -> (Vec<Source>, Vec<Citation>) {
-    let passages = Passages::new(document, prompt, votes);
+    let passages = Passages::new(document, prompt, votes, text);
     let total: f32 = passages.evidence.iter().sum();
     let mut chosen = Vec::new();
     let mut citations = Vec::new();
@@ -215,6 +235,16 @@ pub(crate) fn sources(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_word_of_an_answer_is_that_inside_a_sentence() {
+        assert_eq!(word(Some(" October"), 1), word(Some("October"), 2));
+        assert_ne!(word(Some("10"), 1), word(Some("1"), 2));
+        // Parts of a character, and spaces, are themselves only.
+        assert_ne!(word(None, 1), word(None, 2));
+        assert_ne!(word(Some(" "), 1), word(Some("\n"), 2));
+        assert_eq!(word(Some(" "), 1), word(Some(" "), 1));
+    }
 
     #[test]
     fn a_passage_with_other_numbers_is_no_source() {

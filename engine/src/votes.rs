@@ -45,6 +45,15 @@ struct Vote {
     slot: Option<(usize, usize)>,
 }
 
+/// The most attended token of a query head.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HeadPeak {
+    /// Its position.
+    pub position: Pos,
+    /// Attention to it.
+    pub probability: f32,
+}
+
 /// What a KV head attended to during an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadAttention {
@@ -95,16 +104,13 @@ impl Votes {
         &self.steps
     }
 
-    /// What each token of the answer attended to. No step chooses the answer's first token, prefill does: it shows what
-    /// it attended to itself.
+    /// What each token of the answer attended to.
     pub fn attended(&self) -> Vec<Attended> {
-        let first = self.steps.first().map(|step| (0, step));
-        let steps = self.steps.iter().map(|step| (step.said, step));
-        let attended = |(said, step)| Attended {
-            said,
+        let attended = |step: &TokenVotes| Attended {
+            said: step.said,
             tokens: self.shown(self.more(step)),
         };
-        first.into_iter().chain(steps).map(attended).collect()
+        self.steps.iter().map(attended).collect()
     }
 
     /// The document tokens that a step attended to more than the other steps did on average, and by how much. Without
@@ -159,6 +165,14 @@ impl Votes {
                 probability,
                 slot,
             });
+        }
+    }
+
+    /// Counts what the prompt's last token attended to, which leads to the answer's first token. It saw all rows, so that
+    /// nothing is counted for heads, of which some rows are evicted.
+    pub(super) fn count_last(&mut self, peaks: &[HeadPeak]) {
+        for peak in peaks {
+            self.count(None, peak.position, peak.probability);
         }
     }
 
@@ -222,6 +236,20 @@ mod tests {
     }
 
     #[test]
+    fn what_the_last_token_of_the_prompt_saw_leads_to_the_first_token() {
+        let mut votes = Votes::new(10..50);
+        let peak = |position, probability| HeadPeak {
+            position: Pos(position),
+            probability,
+        };
+        votes.count_last(&[peak(12, 0.5), peak(3, 1.0), peak(12, 0.25)]);
+        votes.end_step(0, 7);
+        assert_eq!(votes.steps()[0].votes, [(2, 0.75)]);
+        // It saw rows that are evicted.
+        assert!(votes.by_head().is_empty());
+    }
+
+    #[test]
     fn votes_are_summed_by_head() {
         let mut votes = Votes::new(10..50);
         for (head, position, probability) in
@@ -264,7 +292,6 @@ mod tests {
         };
         // Token 20: 2 - 1 / 2 more than in the other two steps, of at most 2; in the last one 1 - 2 / 2.
         let expected = [
-            said(0, &[(10, 1.0)]),
             said(2, &[(10, 1.0)]),
             said(5, &[(20, 0.75)]),
             said(9, &[(30, 1.0)]),

@@ -173,8 +173,6 @@ impl<'a> CudaPrefill<'a> {
         let q_width = heads.q_heads * heads.head_dim;
         let window = most(PrefillPlan::window_queries) / q_width;
         let needs = || plans.iter().flat_map(|plan| &plan.needs);
-        let reads_probabilities =
-            needs().any(|n| n.observation_window.is_some() || n.weighted_window.is_some());
         let low_attention = needs().filter_map(|n| n.low_attention).max();
         let n = first.tokens();
         let rows = || LayerRows::new(device, heads.kv_heads, n, heads.head_dim);
@@ -193,11 +191,7 @@ impl<'a> CudaPrefill<'a> {
             window_queries: device.alloc_uninit(window * q_width)?,
             window_rows: 0,
             scores: ScoresScratch::new(device, heads, window)?,
-            seen: device.alloc_uninit(if reads_probabilities {
-                heads.q_heads * n
-            } else {
-                0
-            })?,
+            seen: device.alloc_uninit(heads.q_heads * n)?,
             readback: Readback::new(device, Readback::<f32>::PIECE.min(heads.q_heads * n))?,
             column_sums: device.alloc_uninit(most(PrefillPlan::column_sums))?,
             columns: 0,

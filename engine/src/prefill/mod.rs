@@ -34,6 +34,7 @@ use kept_policies::{Evict, Method, Pos, PromptShape, RowPlan, Select};
 use crate::backend::{self, DeviceRows};
 use crate::compact::{CompactCache, CompactLayer};
 use crate::plan::{CHUNK, LayerKeeps, PrefillPlan};
+use crate::votes::HeadPeak;
 use crate::{EngineError, Event, MemoryLedger, Note, RetentionMap};
 use kept_vault::{VaultAccess, VaultUse};
 
@@ -85,6 +86,8 @@ pub struct PrefillOutcome {
     pub map: RetentionMap,
     /// `[width]`, or `[n, width]` with `every_row`: the last layer's output, before the final norm.
     pub hidden: Vec<f32>,
+    /// What the last token attended to; empty if several methods share the prefill.
+    pub last_attended: Vec<HeadPeak>,
     /// What the method did: rows per layer, and what happens during decode.
     pub plan: RowPlan,
     /// The method's state for the answer, if it evicts during decode.
@@ -301,6 +304,7 @@ fn read_and_compress(
             cache,
             map: kept.map,
             hidden: hidden.next().expect("one for each"),
+            last_attended: std::mem::take(&mut end.last_attended),
             evictor: evictor(kept.select, &plan.row_plan),
             chunk: plan.chunk,
             plan: plan.row_plan,

@@ -17,6 +17,7 @@ use super::token_dropping::SurvivingTokens;
 use crate::backend::{self, Chunk, DeviceRows, LayerMeasurements, PrefillBackend, PrefillInput};
 use crate::plan::{FEW_ROWS, PrefillPlan};
 use crate::shape::head_shape;
+use crate::votes::HeadPeak;
 use crate::{EngineError, Event, MemoryLedger, Segment};
 
 /// Output of the reconstruction pass: the document repeated in chunks. Every chunk is read directly after the
@@ -56,6 +57,8 @@ pub(super) struct Reader<'a> {
     candidates: Vec<Option<Vec<u32>>>,
     /// Measurements of the current layer that are computed: the next method may need the same.
     measured: DoneMeasurements,
+    /// What the last token attended to in the layers so far, of a prefill for one method.
+    last_attended: Vec<HeadPeak>,
     progress: &'a mut ReadingProgress,
 }
 
@@ -67,6 +70,8 @@ pub(super) struct ReadEnd {
     pub(super) cache: Option<DeviceRows>,
     /// The last layer's output: of the last row, `[width]`, or of every row if requested, `[n, width]`.
     pub(super) hidden: Vec<f32>,
+    /// What the last token attended to, of a prefill for one method.
+    pub(super) last_attended: Vec<HeadPeak>,
     /// The output of the reconstruction pass, if there was one and every row was requested.
     pub(super) repeated: Option<Reconstructed>,
 }
@@ -151,6 +156,7 @@ impl<'a> Reader<'a> {
             measurements: LayerMeasurements::new(plans),
             candidates: vec![None; plans.len()],
             measured: DoneMeasurements::default(),
+            last_attended: Vec::new(),
             progress,
         })
     }
@@ -214,7 +220,7 @@ impl<'a> Reader<'a> {
             prefix: self.prefix.tokens.min(n),
             column_sums: needs().any(|needs| needs.column_sums),
             reconstruction: needs().any(|needs| needs.reconstruction.is_some()),
-            window_from: n - needs().map(|needs| needs.query_rows()).max().unwrap_or(0),
+            window_from: n - needs().map(|needs| needs.query_rows()).fold(1, usize::max),
         };
         let measurements = &mut self.measurements;
         measurements.measured.start(
@@ -427,6 +433,7 @@ impl<'a> Reader<'a> {
             ledger,
             cache: end.cache,
             hidden: end.residual,
+            last_attended: self.last_attended,
             repeated: repeated.map(|(plan, rows)| Reconstructed {
                 segments: plan.segments().collect(),
                 ids: plan.ids(self.input.ids),

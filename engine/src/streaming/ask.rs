@@ -163,6 +163,7 @@ impl Engine {
             cache: streamed.cache,
             map: streamed.map,
             hidden: streamed.hidden,
+            last_attended: Vec::new(),
             ledger,
             seconds: started.elapsed().as_secs_f64(),
             selecting: 0.0,
@@ -271,11 +272,15 @@ impl Engine {
         let info = kept_policies::find(&method.name)?;
         let context = self.model().config().context;
         let rows = plan.rows;
-        let mut notes = vec![Note::Streaming {
-            tokens,
-            rows,
-            keeps: info.keeps.to_owned(),
-        }];
+        let mut notes = Vec::new();
+        // Otherwise nothing is evicted.
+        if tokens > rows {
+            notes.push(Note::Streaming {
+                tokens,
+                rows,
+                keeps: info.keeps.to_owned(),
+            });
+        }
         notes.extend(plan.wanted.map(|wanted| Note::StreamingShare {
             wanted,
             rows,

@@ -6,7 +6,8 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::Budget;
 use kept_engine::{Ask, Engine, LayerRetention, Limits, MethodSpec, Sampling};
-use kept_tests::golden::Unpacked;
+use kept_tests::fetched;
+use kept_tests::golden::{Unpacked, repository};
 
 /// A head can look at nothing that its row of the map has forgotten: layers and heads are those of the map, also where
 /// some layers have windows, are recurrent or share keys.
@@ -64,4 +65,34 @@ fn heads_look_at_what_their_row_of_the_map_keeps() {
         }
         assert!(forgotten, "{arch}: the budget is smaller than the document");
     }
+}
+
+/// No step of decode chooses the first token: what the prompt's last token attended to is its evidence.
+#[test]
+fn an_answer_of_one_token_has_its_source() {
+    let Some(path) = fetched::file("gemma-3-270m-q4_k_m.gguf", "models") else {
+        return;
+    };
+    let engine = Engine::open(&path).expect("the model");
+    let minutes = repository().join("tests/qa/documents/minutes.md");
+    let document = Document::open(&minutes).expect("the minutes");
+    let ask = Ask {
+        document: &document,
+        turns: &[],
+        question: "Who is the soloist in the clarinet concerto?",
+        method: &MethodSpec::plain("full"),
+        budget: None,
+        sampling: &Sampling::default(),
+        max_tokens: 1,
+        thinking: false,
+        limits: Limits::default(),
+        vault: None,
+    };
+    let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
+    let answer = answer.expect("an answer");
+    assert_eq!((answer.text.as_str(), answer.attended[0].said), (" Mil", 0));
+    let [source] = answer.sources.as_slice() else {
+        panic!("{:?}", answer.sources)
+    };
+    assert!(source.text.contains("Milena Kovac"), "{source:?}");
 }

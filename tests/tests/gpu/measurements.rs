@@ -87,7 +87,8 @@ fn measurements_are_downloaded_and_not_the_rows() {
         let merged: usize = read.map.merged.iter().flatten().map(Vec::len).sum();
         assert_eq!(merged > 0, name == "ems", "{set}: {merged} are merged");
         let rows = |count: usize| 2 * 2 * config.kinds.len() * heads * dim * count;
-        let of_tokens = q_heads * numbers.of_query_heads + heads * numbers.of_heads;
+        // For each token also the attention of the last one.
+        let of_tokens = q_heads * (numbers.of_query_heads + 4) + heads * numbers.of_heads;
         let told = config.kinds.len() * (of_tokens * tokens + numbers.besides);
         assert!(
             brought <= rows(budget) + told + 4 * config.width,

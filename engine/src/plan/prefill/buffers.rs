@@ -83,10 +83,10 @@ impl PrefillPlan {
         self.chunk * self.widths.kv
     }
 
-    /// Floats of `[w, q_heads, head_dim]`: queries of the largest observation window.
+    /// Floats of `[w, q_heads, head_dim]`: queries of the largest observation window, at least of the last token.
     pub fn window_queries(&self) -> usize {
         let rows = self.needs.iter().map(Needs::query_rows);
-        rows.max().unwrap_or(0) * self.q_width()
+        rows.max().unwrap_or(0).max(1) * self.q_width()
     }
 
     /// Floats (4 bytes) of [`MeasurementBuffers`](crate::observe::MeasurementBuffers).
@@ -113,17 +113,9 @@ impl PrefillPlan {
         weighted_window * n * shape.q_heads + low_attention + expected_queries.unwrap_or(0)
     }
 
-    /// Floats of `[q_heads, n]`: attention of the observation window.
+    /// Floats of `[q_heads, n]`: attention of the observation window, or of the last token.
     pub(crate) fn window_scores(&self) -> usize {
-        if self
-            .needs
-            .iter()
-            .any(|needs| needs.observation_window.is_some())
-        {
-            self.row_plan.model.q_heads * self.tokens()
-        } else {
-            0
-        }
+        self.row_plan.model.q_heads * self.tokens()
     }
 
     /// Floats of `[q_heads, n]`: attention of all rows.

@@ -1,7 +1,9 @@
 //! Measurement and selection in a layer after its prefill.
 
-use kept_kernels::Stop;
-use kept_policies::{LowAttention, Method, Observation, Select, Selection};
+use kept_kernels::{Stop, argmax};
+use kept_policies::{
+    LowAttention, Method, Observation, ObservationWindow, Pos, Select, Selection, Softmax,
+};
 
 use super::{GlobalLayer, Reader};
 use crate::backend::{GatherTask, Keep, LastRows, LayerRowsAccess, RowAccess};
@@ -9,7 +11,14 @@ use crate::compact::CompactLayer;
 use crate::observe::Pool;
 use crate::plan::LayerKeeps;
 use crate::prefill::check::check;
+use crate::votes::HeadPeak;
 use crate::{EngineError, Event};
+
+/// The window of the last token alone.
+const LAST_TOKEN: ObservationWindow = ObservationWindow {
+    rows: 1,
+    softmax: Softmax::All,
+};
 
 impl Reader<'_> {
     /// Keeps what the current layer, which the method does not compress, needs during decode: as many of the last positions
@@ -47,6 +56,9 @@ impl Reader<'_> {
         self.measure(layer, method_index, stop)?;
         self.score_query_agnostic(layer, method)?;
         let selection = self.select(layer, method_index, select)?;
+        if self.plans.len() == 1 {
+            self.attend_last(layer, stop)?;
+        }
         let compact = self.backend.keep(Keep::Selection(GatherTask {
             layer: layer.in_model,
             in_policy: index,
@@ -90,6 +102,25 @@ impl Reader<'_> {
         rows.check()?;
         check(&selection.retention, n, budget, plan.table);
         Ok(selection)
+    }
+
+    /// Finds the most attended token of each query head for the last token, whose output is the answer's first token.
+    fn attend_last(&mut self, layer: GlobalLayer, stop: &Stop) -> Result<(), EngineError> {
+        let tokens = self.plans[0].layer_input_tokens(layer.in_policy);
+        let measurements = &mut self.measurements;
+        (self.backend).observe(LastRows::Window(LAST_TOKEN), tokens, measurements, stop)?;
+        let positions = self.surviving.positions();
+        let heads = self.measurements.window_scores.chunks_exact(tokens);
+        let peaks = heads.map(|probabilities| {
+            let row = argmax(probabilities);
+            let position = positions.map_or(row as u32, |positions| positions[row]);
+            HeadPeak {
+                position: Pos(position),
+                probability: probabilities[row],
+            }
+        });
+        self.last_attended.extend(peaks);
+        Ok(())
     }
 
     /// Removes all rows but `surviving`, if given, from the residual stream: they do not enter the next layer.
