@@ -17,30 +17,23 @@ pub struct Fault {
 /// Kinds of faults. Those that no program decides on are [`FaultCode::Other`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
+#[allow(missing_docs)] // names and types say the rest
 pub enum FaultCode {
-    /// The memory limit is below what the question needs.
+    /// The memory limit is below what the question needs; all in bytes.
     MemoryLimit {
-        /// The limit, in bytes.
         limit: u64,
-        /// Bytes that are missing.
         missing: u64,
-        /// Bytes of the model's weights.
         weights: u64,
     },
     /// The method does not work with this cache type.
     CacheType {
-        /// Name of the cache type.
         cache: String,
-        /// Name of the method.
         method: String,
         /// What the method does that excludes the type, for example "merges rows while it answers".
         why: String,
     },
     /// A parameter of the method is not allowed.
-    Parameter {
-        /// Its name.
-        name: String,
-    },
+    Parameter { name: String },
     /// A document requires a password.
     Password {
         /// One was given that does not open it.
@@ -48,7 +41,6 @@ pub enum FaultCode {
     },
     /// Pages of a document are images.
     Scan {
-        /// How many.
         pages: usize,
         /// Languages in which their text can be recognised; none if a program for it is missing.
         languages: Vec<String>,

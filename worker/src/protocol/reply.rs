@@ -11,27 +11,22 @@ use kept_engine::documents::Document;
 use kept_engine::{Estimate, MemoryNow, Note, Progress, Turn};
 use kept_eval::fidelity::{ReferenceReport, RunReport};
 
-/// A reply of the worker to the app.
+/// A reply of the worker to the app; `ticket` is that of the request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
+#[allow(missing_docs)] // names and types say the rest
 pub enum Reply {
     /// The first message, sent at start.
     Hello,
     /// A model was opened.
-    Model {
-        /// Facts of the model.
-        model: ModelFacts,
-    },
+    Model { model: ModelFacts },
     /// What a model can read.
     Inspected {
-        /// Ticket of the request.
         ticket: u64,
-        /// What the model can read, from its header.
         inspection: Box<Inspection>,
     },
     /// Pages of the document that is being opened were recognised.
     Recognising {
-        /// Pages done.
         done: usize,
         /// Pages that are recognised.
         pages: usize,
@@ -48,9 +43,7 @@ pub enum Reply {
     Tokens {
         /// Tokens of the document; an estimate if it is far too long.
         tokens: usize,
-        /// Whether `tokens` is an estimate.
         estimated: bool,
-        /// Context length, in tokens.
         context: usize,
         /// Whether the document exceeds the context length: only methods with a streaming mode can read it,
         /// and approximately.
@@ -59,23 +52,16 @@ pub enum Reply {
         refusal: Option<String>,
     },
     /// The estimated cost of a question.
-    Estimate {
-        /// Ticket of the request.
-        ticket: u64,
-        /// The figures.
-        estimate: Estimate,
-    },
+    Estimate { ticket: u64, estimate: Estimate },
     /// The prompt is built. Bytes follow: for every cell of the map ([`kept_engine::MapGrid::bounded`]), in most documents
     /// every token, its end in UTF-16 code units of the text, `u32` little endian, ascending (see [`kept_engine::ends16`]);
     /// then the same for the map of the earlier turns, whose text is that of [`kept_engine::Earlier::of`].
     Prompt {
-        /// Ticket of the question.
         ticket: u64,
         /// Tokens of the document.
         document_tokens: usize,
         /// Tokens of the document per cell of the map.
         tokens_per_cell: usize,
-        /// The earlier turns that the model sees.
         turns: Vec<Turn>,
         /// How many older turns were left out.
         turns_left_out: usize,
@@ -87,106 +73,74 @@ pub enum Reply {
         layers: usize,
         /// `[layers of the model]`: window of a sliding-window layer; `None` for layers that the method cuts.
         windows: Vec<Option<usize>>,
-        /// KV heads per layer.
         kv_heads: usize,
     },
     /// A layer was cut, or its kept rows have changed. Bytes follow: for cells of one token the masks of the KV heads that
     /// keep them ([`kept_engine::MapGrid::set_heads`]); for cells of several tokens `[cells]` u8, the number of slots that
     /// keep each; then the same for the earlier turns.
     Layer {
-        /// Ticket of the question.
         ticket: u64,
         /// Index of the layer among those that the method cuts, from 0.
         layer: usize,
     },
     /// Progress of prefill or decode. At most about 20 per second.
     Progress {
-        /// Ticket of the question.
         ticket: u64,
-        /// The progress.
         progress: Progress,
-        /// Memory in use now.
         memory: MemoryNow,
     },
     /// Prefill is complete.
     Read {
-        /// Ticket of the question.
         ticket: u64,
         /// Tokens of the prompt whose rows came from the vault, without prefill.
         tokens_from_vault: usize,
     },
     /// Progress of reading a document before a question. At most about 20 per second.
     ReadAhead {
-        /// Ticket of the request.
         ticket: u64,
         /// The progress over the whole document.
         progress: Progress,
     },
     /// A document was read before a question.
     DocumentRead {
-        /// Ticket of the request.
         ticket: u64,
         /// Tokens with which every prompt on the document begins.
         tokens: usize,
         /// How many of them are in the vault.
         stored: usize,
-        /// Notes for the user.
         notes: Vec<Note>,
     },
     /// What is kept for every question (the baseline). Bytes follow: [`kept_engine::MapGrid::to_bytes`].
-    NeutralMap {
-        /// Ticket of the request.
-        ticket: u64,
-    },
+    NeutralMap { ticket: u64 },
     /// A [`Request::Neutral`] has ended; without a [`Reply::NeutralMap`] if there is no such map.
-    NeutralDone {
-        /// Ticket of the request.
-        ticket: u64,
-    },
+    NeutralDone { ticket: u64 },
     /// What a question keeps with one budget. Bytes follow: [`kept_engine::MapGrid::shares`].
     Level {
-        /// Ticket of the request.
         ticket: u64,
         /// The budget, in percent of the prompt.
         percent: u8,
     },
     /// A [`Request::Levels`] has ended.
-    LevelsDone {
-        /// Ticket of the request.
-        ticket: u64,
-    },
+    LevelsDone { ticket: u64 },
     /// The vault settings and the stored vaults.
-    Vaults {
-        /// Ticket of the request.
-        ticket: u64,
-        /// The settings and the vaults.
-        vault: Vault,
-    },
+    Vaults { ticket: u64, vault: Vault },
     /// The next piece of the answer.
     Token {
-        /// Ticket of the question.
         ticket: u64,
-        /// The text.
         text: String,
         /// What its last token attended to: cells of the map with weights, as in [`super::AttendedFacts::cells`].
         attended: Vec<(u32, u8)>,
     },
     /// What the method forgot of the document while it answered, just before [`Reply::Answered`]. Bytes follow:
     /// [`kept_engine::EvictionLog::to_bytes`]. Only where something was, and a cell is a token.
-    Evictions {
-        /// Ticket of the question.
-        ticket: u64,
-    },
+    Evictions { ticket: u64 },
     /// The answer is complete.
     Answered {
-        /// Ticket of the question.
         ticket: u64,
-        /// The answer and what it cost.
         answer: Box<AnswerFacts>,
     },
     /// Progress of a run of a comparison. At most about 20 per second.
     Comparing {
-        /// Ticket of the comparison.
         ticket: u64,
         /// Index of the run, from 0; `None` for the run with the full cache.
         run: Option<usize>,
@@ -197,41 +151,29 @@ pub enum Reply {
     },
     /// The run with the full cache is complete. Bytes follow as for [`Reply::Prompt`]: the ends of the document's cells.
     Reference {
-        /// Ticket of the comparison.
         ticket: u64,
-        /// Seconds of the run, measurements included.
         seconds: f64,
-        /// The result.
         report: Box<ReferenceReport>,
     },
     /// A run of a comparison is complete or refused. Bytes follow: `[cells]` u8, the share of the slots that keep each cell,
     /// 255 for 100 % ([`kept_engine::MapGrid::shares`]); none for a refused run.
     Run {
-        /// Ticket of the comparison.
         ticket: u64,
         /// Index of the run, from 0.
         run: usize,
-        /// Seconds of the run, measurements included.
         seconds: f64,
-        /// The result.
         report: Box<RunReport>,
     },
     /// A comparison is complete.
-    Compared {
-        /// Ticket of the comparison.
-        ticket: u64,
-    },
+    Compared { ticket: u64 },
     /// A request failed or was stopped.
     Failed {
-        /// Ticket of the request, if it has one.
         ticket: Option<u64>,
-        /// The kind of the request.
         what: Failure,
         /// A message for the user, one sentence.
         message: String,
         /// Whether the user stopped the request; then `message` is not an error.
         stopped: bool,
-        /// Machine-readable kind of the failure.
         code: FaultCode,
     },
 }

@@ -35,9 +35,10 @@ impl fmt::Debug for Access {
     }
 }
 
-/// A request of the app to the worker.
+/// A request of the app to the worker; its replies have its `ticket`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
+#[allow(missing_docs)] // names and types say the rest
 pub enum Request {
     /// Opens a model. Reply: [`Reply::Model`] or [`Reply::Failed`].
     OpenModel {
@@ -49,7 +50,6 @@ pub enum Request {
     /// Computes what a model can read with the memory that is free now, from its header alone: no weights are read.
     /// Reply: [`Reply::Inspected`] or [`Reply::Failed`], also while a question runs.
     InspectModel {
-        /// Identifies the request in its reply.
         ticket: u64,
         /// A path, or `mini`.
         model: String,
@@ -58,11 +58,9 @@ pub enum Request {
     },
     /// Reads a file. Reply: [`Reply::Document`] or [`Reply::Failed`]; [`Reply::Recognising`] while text is recognised.
     OpenDocument {
-        /// The file.
         path: PathBuf,
         /// It is appended to the open document, whose text stays a prefix of the joined text.
         adds: bool,
-        /// How it is read.
         access: Access,
     },
     /// Removes one of several joined documents. Reply: [`Reply::Document`] or [`Reply::Failed`].
@@ -71,15 +69,10 @@ pub enum Request {
         part: usize,
     },
     /// Opens a document from text that the app stored. The text follows as bytes. No reply.
-    AdoptDocument {
-        /// The document, without its text.
-        document: Document,
-    },
+    AdoptDocument { document: Document },
     /// Estimates the cost of a question. Reply: [`Reply::Estimate`] or [`Reply::Failed`], also while a question runs.
     Estimate {
-        /// Identifies the request in its reply.
         ticket: u64,
-        /// What is estimated.
         #[serde(flatten)]
         of: EstimateRequest,
         /// Earlier turns that the question will see, oldest first.
@@ -87,9 +80,7 @@ pub enum Request {
     },
     /// Asks a question about the open document with the open model. One at a time.
     Ask {
-        /// Identifies the request in its replies.
         ticket: u64,
-        /// The question.
         #[serde(flatten)]
         ask: AskRequest,
     },
@@ -99,16 +90,13 @@ pub enum Request {
     /// memory limit: the full cache and its attention along the answer are the reference of every run and must be
     /// complete.
     Compare {
-        /// Identifies the request in its replies.
         ticket: u64,
-        /// The comparison.
         #[serde(flatten)]
         compare: CompareRequest,
     },
     /// Reads the open document into its vault, before a question is asked. Occupies the worker, but a question or
     /// comparison stops it. Replies: [`Reply::ReadAhead`] and [`Reply::DocumentRead`], or [`Reply::Failed`].
     ReadDocument {
-        /// Identifies the request in its replies.
         ticket: u64,
         /// The questions to come.
         #[serde(flatten)]
@@ -118,9 +106,7 @@ pub enum Request {
     /// the same instructions. `ask` is the question, whose text is not used. Occupies the worker, but a question or
     /// comparison stops it. Replies: [`Reply::NeutralMap`] and [`Reply::NeutralDone`], or [`Reply::Failed`].
     Neutral {
-        /// Identifies the request in its reply.
         ticket: u64,
-        /// The question.
         #[serde(flatten)]
         ask: AskRequest,
     },
@@ -128,16 +114,13 @@ pub enum Request {
     /// not used. Occupies the worker as [`Request::Neutral`] does. Replies: [`Reply::Level`] for each budget that the
     /// method allows, the smallest first, and [`Reply::LevelsDone`], or [`Reply::Failed`].
     Levels {
-        /// Identifies the request in its reply.
         ticket: u64,
-        /// The question.
         #[serde(flatten)]
         ask: AskRequest,
     },
     /// Sets how documents are stored in vaults from now on: `q8_0` (the initial setting), `f16` or `off`. Reply:
     /// [`Reply::Vaults`] or [`Reply::Failed`].
     KeepDocuments {
-        /// Identifies the request in its reply.
         ticket: u64,
         /// `q8_0`, `f16` or `off`.
         kind: String,
@@ -145,31 +128,19 @@ pub enum Request {
         budget: Option<u64>,
     },
     /// Lists the stored vaults. Reply: [`Reply::Vaults`] or [`Reply::Failed`].
-    Vaults {
-        /// Identifies the request in its reply.
-        ticket: u64,
-    },
+    Vaults { ticket: u64 },
     /// Removes all vaults that are not in use. Reply: [`Reply::Vaults`] or [`Reply::Failed`].
-    ClearVaults {
-        /// Identifies the request in its reply.
-        ticket: u64,
-    },
+    ClearVaults { ticket: u64 },
     /// Removes the vaults of conversations about the document of this name, once no job runs, unless another process has
-    /// them in use. Reply: [`Reply::Vaults`] or [`Reply::Failed`].
+    /// them in use; with `whole` those of the document itself, too. Reply: [`Reply::Vaults`] or [`Reply::Failed`].
     ClearVaultsOf {
-        /// Identifies the request in its reply.
         ticket: u64,
-        /// Name of the document.
         document: String,
-        /// The vaults of the document itself, too.
         whole: bool,
     },
     /// Stops the question, comparison or reading with this ticket; 0 cancels the document that is being opened. The stopped
     /// request still gets its final reply.
-    Stop {
-        /// The ticket of the request.
-        ticket: u64,
-    },
+    Stop { ticket: u64 },
 }
 
 impl Request {
