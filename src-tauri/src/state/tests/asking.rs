@@ -221,13 +221,7 @@ fn stopping_ends_as_the_worker_says() {
     story.read(ticket, 0);
     story.state.stop();
     assert_eq!(story.requests(), [Request::Stop { ticket }]);
-    story.hear(Reply::Failed {
-        ticket: Some(ticket),
-        what: Failure::Ask,
-        message: "stopped".into(),
-        code: kept_worker::protocol::FaultCode::Other,
-        stopped: true,
-    });
+    story.hear(Reply::failed(Some(ticket), Failure::Ask, "stopped", true));
     // As far as the document was read, it is in the vault.
     assert!(matches!(story.requests()[..], [Request::Vaults { .. }]));
     let turn = story.turn();
@@ -250,13 +244,12 @@ fn a_failure_keeps_what_was_written() {
     let mut story = Story::ready();
     let (_, ticket) = story.ask("Why?");
     story.hear(token(ticket, "Beca"));
-    story.hear(Reply::Failed {
-        ticket: Some(ticket),
-        what: Failure::Ask,
-        message: "raise the budget to 9 or set less".into(),
-        code: kept_worker::protocol::FaultCode::Other,
-        stopped: false,
-    });
+    story.hear(Reply::failed(
+        Some(ticket),
+        Failure::Ask,
+        "raise the budget to 9 or set less",
+        false,
+    ));
     let turn = story.turn();
     assert_eq!(
         (turn.state, turn.answer.as_str()),
@@ -339,13 +332,7 @@ fn an_estimate_goes_to_who_asked() {
     else {
         panic!("{requests:?}");
     };
-    story.hear(Reply::Failed {
-        ticket: Some(*two),
-        what: Failure::Estimate,
-        message: "no".into(),
-        code: kept_worker::protocol::FaultCode::Other,
-        stopped: false,
-    });
+    story.hear(Reply::failed(Some(*two), Failure::Estimate, "no", false));
     assert!(first.try_recv().is_err(), "not yet");
     assert_eq!(second.try_recv(), Ok(Err("no.".to_owned().into())));
     story.state.worker_died("The engine crashed (signal 11).");

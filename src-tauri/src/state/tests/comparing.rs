@@ -165,13 +165,12 @@ fn a_comparison_that_is_stopped_keeps_its_rows() {
 
 /// Ends what runs, as the worker does after a stop.
 fn stopped(story: &mut Story, ticket: u64) {
-    story.hear(Reply::Failed {
-        ticket: Some(ticket),
-        what: Failure::Compare,
-        message: "stopped".into(),
-        code: kept_worker::protocol::FaultCode::Other,
-        stopped: true,
-    });
+    story.hear(Reply::failed(
+        Some(ticket),
+        Failure::Compare,
+        "stopped",
+        true,
+    ));
 }
 
 /// The runs that the worker was asked for since the last look, with their ticket.
@@ -281,13 +280,7 @@ fn a_comparison_is_stored_run_by_run_and_returns_with_its_document() {
     // A conversation about another document, and back.
     stopped(&mut story, id);
     let (_, ticket) = story.ask("And now?");
-    story.hear(Reply::Failed {
-        ticket: Some(ticket),
-        what: Failure::Ask,
-        message: "stopped".into(),
-        code: kept_worker::protocol::FaultCode::Other,
-        stopped: true,
-    });
+    story.hear(Reply::failed(Some(ticket), Failure::Ask, "stopped", true));
     let conversation = story.state.snapshot().conversation.expect("open");
     story.state.open_text("Another.".into()).expect("opened");
     assert_eq!(story.state.snapshot().comparison, None);

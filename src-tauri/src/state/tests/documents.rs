@@ -253,13 +253,7 @@ fn the_sample_wins_over_a_file_that_is_being_opened() {
     story.state.open_sample();
     assert_eq!(story.state.snapshot().opening, None);
     story.look();
-    story.hear(Reply::Failed {
-        ticket: None,
-        what: Failure::Document,
-        message: "stopped".into(),
-        code: kept_worker::protocol::FaultCode::Other,
-        stopped: true,
-    });
+    story.hear(Reply::failed(None, Failure::Document, "stopped", true));
     assert_eq!(story.notices(), [] as [&str; 0]);
     assert!(story.document().is_some_and(|d| d.sample));
 }

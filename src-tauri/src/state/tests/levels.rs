@@ -1,7 +1,7 @@
 //! What an answer would keep with less memory: computed on request, interrupted by a question.
 
 use kept_engine::Finish;
-use kept_worker::protocol::{Failure, FaultCode};
+use kept_worker::protocol::Failure;
 
 use super::neutral::{answer, ticket};
 use super::*;
@@ -87,13 +87,7 @@ fn a_question_comes_first_and_levels_begin_anew() {
         .ask("And?", choice, Relation::default())
         .expect("accepted");
     let question = ticket(&story.requests());
-    story.hear(Reply::Failed {
-        ticket: Some(first),
-        what: Failure::Levels,
-        message: "stopped".into(),
-        code: FaultCode::Other,
-        stopped: true,
-    });
+    story.hear(Reply::failed(Some(first), Failure::Levels, "stopped", true));
     assert_eq!(levels(&mut story), None, "the question runs");
     story.hear(answered(question, "yes", Finish::End));
     let (second, _) = levels(&mut story).expect("again");
@@ -114,13 +108,12 @@ fn levels_that_wait_end_where_another_model_is_opened() {
     story.state.show_less_memory(turn).expect("a map");
     let (ticket, _) = levels(&mut story).expect("sent");
     story.state.choose_model_file("/other.gguf".into());
-    story.hear(Reply::Failed {
-        ticket: Some(ticket),
-        what: Failure::Levels,
-        message: "stopped".into(),
-        code: FaultCode::Other,
-        stopped: true,
-    });
+    story.hear(Reply::failed(
+        Some(ticket),
+        Failure::Levels,
+        "stopped",
+        true,
+    ));
     story.hear(model("/other.gguf"));
     assert_eq!(levels(&mut story), None);
     let turns = story.state.snapshot().turns;

@@ -120,13 +120,12 @@ fn inspections_are_answered_refused_and_lost_with_the_engine() {
     assert_eq!((found.free_bytes, found.missing_bytes), (None, 0));
 
     let (mut answer, ticket) = inspect(&mut story);
-    story.hear(Reply::Failed {
-        ticket: Some(ticket),
-        what: Failure::Inspect,
-        message: "the file is cut off".into(),
-        code: kept_worker::protocol::FaultCode::Other,
-        stopped: false,
-    });
+    story.hear(Reply::failed(
+        Some(ticket),
+        Failure::Inspect,
+        "the file is cut off",
+        false,
+    ));
     assert_eq!(
         answer.try_recv().expect("answered"),
         Err("a b.gguf could not be opened: the file is cut off.".to_owned())

@@ -49,14 +49,12 @@ fn a_gpu_that_fails_ends_in_one_sentence_and_a_new_engine() {
     let (id, ticket) = story.ask("Why?");
     story.read(ticket, 2);
     story.hear(token(ticket, "Beca"));
-    story.hear(Reply::Failed {
-        ticket: Some(ticket),
-        what: kept_worker::protocol::Failure::Ask,
-        message: "the GPU NVIDIA X failed in attention: an illegal memory access; use the CPU"
-            .into(),
-        code: kept_worker::protocol::FaultCode::Other,
-        stopped: false,
-    });
+    story.hear(Reply::failed(
+        Some(ticket),
+        kept_worker::protocol::Failure::Ask,
+        "the GPU NVIDIA X failed in attention: an illegal memory access; use the CPU",
+        false,
+    ));
     let says = "The GPU failed, and the engine that used it was ended.";
     story.state.worker_died(says);
     story.look();

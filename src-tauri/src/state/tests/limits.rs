@@ -2,7 +2,7 @@
 //! app's words.
 
 use kept_engine::{EngineError, Note, WithinMemory};
-use kept_worker::protocol::{Estimate, Failure, Fault};
+use kept_worker::protocol::{Estimate, Failure};
 
 use super::*;
 use crate::contract::RefusalCode;
@@ -157,13 +157,8 @@ fn what_was_chosen_for_a_limit_is_said_first_and_a_refusal_in_the_windows_words(
         missing: 32 << 20,
         weights: 80 << 20,
     };
-    let refused = estimated(&|ticket| Reply::Failed {
-        ticket: Some(ticket),
-        what: Failure::Estimate,
-        message: error.to_string(),
-        code: Fault::from(&error).code,
-        stopped: false,
-    });
+    let refused =
+        estimated(&|ticket| Reply::failed(Some(ticket), Failure::Estimate, &error, false));
     let refused = refused.expect_err("too small");
     assert_eq!(refused.code, Some(RefusalCode::MemoryLimit));
     let refused = refused.message;

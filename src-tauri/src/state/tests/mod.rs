@@ -193,13 +193,7 @@ fn model(choice: &str) -> Reply {
 }
 
 fn failed(what: kept_worker::protocol::Failure, message: &str) -> Reply {
-    Reply::Failed {
-        ticket: None,
-        what,
-        message: message.into(),
-        code: kept_worker::protocol::FaultCode::Other,
-        stopped: false,
-    }
+    Reply::failed(None, what, message, false)
 }
 
 fn info(name: &str) -> Document {

@@ -100,13 +100,12 @@ fn a_question_comes_first_and_it_is_computed_afterwards() {
     let asked = story.state.ask("And?", choice, Relation::default());
     assert!(asked.is_ok());
     let question = ticket(&story.requests());
-    story.hear(Reply::Failed {
-        ticket: Some(first),
-        what: Failure::Neutral,
-        message: "stopped".into(),
-        code: kept_worker::protocol::FaultCode::Other,
-        stopped: true,
-    });
+    story.hear(Reply::failed(
+        Some(first),
+        Failure::Neutral,
+        "stopped",
+        true,
+    ));
     assert_eq!(neutral(&mut story), None, "the question runs");
     story.hear(answered(question, "yes", Finish::End));
     let (second, ..) = neutral(&mut story).expect("again");
@@ -127,13 +126,12 @@ fn a_failure_is_not_repeated_and_a_damaged_map_is_refused() {
         .state
         .worker_reply(now, Reply::NeutralMap { ticket }, vec![1, 2]);
     assert!(damaged.is_err());
-    story.hear(Reply::Failed {
-        ticket: Some(ticket),
-        what: Failure::Neutral,
-        message: "too little memory".into(),
-        code: kept_worker::protocol::FaultCode::Other,
-        stopped: false,
-    });
+    story.hear(Reply::failed(
+        Some(ticket),
+        Failure::Neutral,
+        "too little memory",
+        false,
+    ));
     assert_eq!(neutral(&mut story), None);
     assert!(!story.turn().has_lift && story.notices().is_empty());
 }

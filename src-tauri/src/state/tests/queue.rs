@@ -121,13 +121,12 @@ fn a_version_sees_what_its_question_saw_and_later_questions_see_the_newest() {
 
 /// Ends the question `ticket` before its first word.
 fn fails(story: &mut Story, ticket: u64, stopped: bool) {
-    story.hear(Reply::Failed {
-        ticket: Some(ticket),
-        what: Failure::Ask,
-        message: "no memory".into(),
-        code: kept_worker::protocol::FaultCode::Other,
+    story.hear(Reply::failed(
+        Some(ticket),
+        Failure::Ask,
+        "no memory",
         stopped,
-    });
+    ));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Reading the document in the background.
 
 use kept_engine::{Finish, Phase, Progress};
-use kept_worker::protocol::{Failure, FaultCode};
+use kept_worker::protocol::Failure;
 
 use super::*;
 use crate::contract::ReadAhead;
@@ -39,13 +39,7 @@ fn progress(ticket: u64, tokens_done: usize) -> Reply {
 }
 
 fn interrupted(ticket: u64, stopped: bool) -> Reply {
-    Reply::Failed {
-        ticket: Some(ticket),
-        what: Failure::Read,
-        message: "stopped".into(),
-        code: FaultCode::Other,
-        stopped,
-    }
+    Reply::failed(Some(ticket), Failure::Read, "stopped", stopped)
 }
 
 fn tokens_done(reading: &ReadAhead) -> usize {

@@ -232,13 +232,12 @@ fn what_goes_on_elsewhere_can_be_stopped_there() {
 fn an_answer_that_fails_elsewhere_says_so() {
     let (mut story, turn, ticket) = left();
     story.look();
-    story.hear(Reply::Failed {
-        ticket: Some(ticket),
-        what: Failure::Ask,
-        message: "the file is gone".into(),
-        code: kept_worker::protocol::FaultCode::Other,
-        stopped: false,
-    });
+    story.hear(Reply::failed(
+        Some(ticket),
+        Failure::Ask,
+        "the file is gone",
+        false,
+    ));
     assert_eq!(
         stored(&mut story),
         [(turn, TurnState::Failed, String::new())]
