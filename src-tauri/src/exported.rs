@@ -27,37 +27,18 @@ struct Exported {
     turns: Vec<Turn>,
 }
 
-/// Why a file cannot be imported. One sentence each.
+/// Why the file of this name cannot be imported. One sentence each.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
 pub enum ImportError {
-    /// Not the JSON of an exported conversation.
-    #[error("{name} is no exported conversation: choose a .json file that Kept exported.")]
-    Foreign {
-        /// The file's name.
-        name: String,
-    },
-    /// An exported conversation with something missing or wrong.
-    #[error("{name} is damaged ({error}): export the conversation again.")]
-    Damaged {
-        /// The file's name.
-        name: String,
-        /// The error, with line and column.
-        error: serde_json::Error,
-    },
-    /// The format of a newer Kept.
-    #[error("{name} was exported by a newer Kept (format {version}): update this one.")]
-    Newer {
-        /// The file's name.
-        name: String,
-        /// The format's version.
-        version: u32,
-    },
-    /// A conversation without a question.
-    #[error("{name} has no question: there is nothing to import.")]
-    Empty {
-        /// The file's name.
-        name: String,
-    },
+    #[error("{0} is no exported conversation: choose a .json file that Kept exported.")]
+    Foreign(String),
+    #[error("{0} is damaged ({1}): export the conversation again.")]
+    Damaged(String, serde_json::Error),
+    #[error("{0} was exported by a newer Kept (format {1}): update this one.")]
+    Newer(String, u32),
+    #[error("{0} has no question: there is nothing to import.")]
+    Empty(String),
 }
 
 /// A conversation read from JSON: its title, document and turns.
@@ -114,20 +95,15 @@ pub fn import(name: &str, bytes: &[u8]) -> Result<Imported, ImportError> {
     }
     let name = || name.to_owned();
     let Ok(Version { kept_conversation }) = serde_json::from_slice(bytes) else {
-        return Err(ImportError::Foreign { name: name() });
+        return Err(ImportError::Foreign(name()));
     };
     if kept_conversation > VERSION {
-        return Err(ImportError::Newer {
-            name: name(),
-            version: kept_conversation,
-        });
+        return Err(ImportError::Newer(name(), kept_conversation));
     }
-    let read: Exported = serde_json::from_slice(bytes).map_err(|error| ImportError::Damaged {
-        name: name(),
-        error,
-    })?;
+    let read: Exported =
+        serde_json::from_slice(bytes).map_err(|error| ImportError::Damaged(name(), error))?;
     if read.turns.is_empty() {
-        return Err(ImportError::Empty { name: name() });
+        return Err(ImportError::Empty(name()));
     }
     let document = OpenDocument::new(0, read.document, read.text.into(), read.sample);
     let mut turns = read.turns;
