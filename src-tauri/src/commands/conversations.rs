@@ -30,6 +30,8 @@ commands! {
     delete_conversation(id: u64) = effects.with(|state| state.delete_conversation(id));
     /// Restores a deleted conversation.
     restore_conversation(id: u64) = effects.with(|state| state.restore_conversation(id));
+    /// Passages of questions, answers and documents with the words of `query`, best first.
+    search_conversations(query: String) -> Result<Vec<FoundPassage>, String> = effects.search(query).await;
 }
 
 /// Opens a conversation of the list. Returns false if the user chose something else before it was loaded.
@@ -38,15 +40,6 @@ pub async fn open_conversation(effects: Desktop<'_>, id: u64) -> Result<bool, St
     effects.with(|state| state.choose_conversation(id))?;
     let loaded = effects.conversation(id).await?;
     effects.with(|state| state.conversation_loaded(loaded))
-}
-
-/// Passages of questions, answers and documents with the words of `query`, best first.
-#[tauri::command]
-pub async fn search_conversations(
-    effects: Desktop<'_>,
-    query: String,
-) -> Result<Vec<FoundPassage>, String> {
-    effects.search(query).await
 }
 
 /// Opens the system's dialog to save a conversation as Markdown, JSON or HTML.

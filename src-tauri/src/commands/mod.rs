@@ -6,10 +6,12 @@
 
 /// Defines commands that only call the state named first. Those that it cannot refuse end with `Ok(())`.
 macro_rules! commands {
-    ($state:ident: $kind:ident; $($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) = $call:expr $(, $done:expr)?;)*) => {$(
+    (@result) => { Result<(), String> };
+    (@result $result:ty) => { $result };
+    ($state:ident: $kind:ident; $($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? = $call:expr $(, $done:expr)?;)*) => {$(
         $(#[$doc])*
         #[tauri::command]
-        pub async fn $name($state: $kind<'_>, $($argument: $type),*) -> Result<(), String> {
+        pub async fn $name($state: $kind<'_>, $($argument: $type),*) -> commands!(@result $($result)?) {
             $call $(; $done)?
         }
     )*};
@@ -80,6 +82,20 @@ commands! {
     show_less_memory(turn: u64) = effects.with(|state| state.show_less_memory(turn));
     /// Switches the thinking mode of models for this conversation.
     set_thinking(thinking: bool) = effects.with(|state| state.set_thinking(thinking)), Ok(());
+    /// The whole state, for a page that has just loaded.
+    snapshot() -> Result<Snapshot, String> = Ok(effects.with(AppState::snapshot));
+    /// Applies new settings, all or none.
+    save_settings(settings: Settings) -> Result<Settings, Refusal> = effects.with(|state| state.save_settings(settings));
+    /// Asks a question and returns the turn's id.
+    ask(question: String, choice: Choice, relation: Relation) -> Result<u64, String> = effects.with(|state| state.ask(&question, choice, relation));
+    /// Compares methods and budgets with the full cache and returns the comparison's id.
+    compare(question: String, runs: Vec<Choice>) -> Result<u64, String> = effects.with(|state| state.compare(&question, runs));
+    /// What a run of a comparison keeps: `[tokens]` u8, shares of all slots, 255 for 100 %; without `run` the end of each
+    /// token as in [`map_ends`].
+    compared_map(comparison: u64, run: Option<usize>) -> Result<Response, String> = effects.with(|state| state.compared_map(comparison, run)).map(Response::new);
+    /// What a turn keeps with each smaller budget that is known: their number, their budgets in percent of the prompt, and
+    /// `[budgets][tokens]` shares, all u8; 255 is 100 %.
+    map_levels(turn: u64) -> Result<Response, String> = Ok(Response::new(effects.with(|state| state.levels_of(turn))));
 }
 
 /// Subscribes the page to events.
@@ -91,12 +107,6 @@ pub async fn subscribe(effects: Desktop<'_>, channel: Channel<AppEvent>) -> Resu
         }
     }));
     Ok(())
-}
-
-/// The whole state, for a page that has just loaded.
-#[tauri::command]
-pub async fn snapshot(effects: Desktop<'_>) -> Result<Snapshot, String> {
-    Ok(effects.with(AppState::snapshot))
 }
 
 /// The document's text, UTF-8.
@@ -142,12 +152,6 @@ pub async fn choose_model<R: Runtime>(app: AppHandle<R>) -> Result<(), String> {
     Ok(())
 }
 
-/// Applies new settings, all or none.
-#[tauri::command]
-pub async fn save_settings(effects: Desktop<'_>, settings: Settings) -> Result<Settings, Refusal> {
-    effects.with(|state| state.save_settings(settings))
-}
-
 /// Stores the draft questions. Not async, so that drafts arrive in order.
 #[tauri::command]
 pub fn save_drafts(effects: Desktop<'_>, drafts: Drafts) {
@@ -182,31 +186,10 @@ pub async fn estimate(
     Ok(estimate)
 }
 
-/// Asks a question and returns the turn's id.
-#[tauri::command]
-pub async fn ask(
-    effects: Desktop<'_>,
-    question: String,
-    choice: Choice,
-    relation: Relation,
-) -> Result<u64, String> {
-    effects.with(|state| state.ask(&question, choice, relation))
-}
-
 /// Checks the parameters of a method; an error gives the reason.
 #[tauri::command]
 pub async fn check_method(method: String, parameters: Parameters) -> Result<(), Refusal> {
     state::check_method(&method, &parameters)
-}
-
-/// Compares methods and budgets with the full cache and returns the comparison's id.
-#[tauri::command]
-pub async fn compare(
-    effects: Desktop<'_>,
-    question: String,
-    runs: Vec<Choice>,
-) -> Result<u64, String> {
-    effects.with(|state| state.compare(&question, runs))
 }
 
 /// Opens the system's dialog to save the comparison as JSON.
@@ -261,13 +244,6 @@ pub async fn map_counts(
     Ok(Response::new(bytes.collect::<Vec<u8>>()))
 }
 
-/// What a turn keeps with each smaller budget that is known: their number, their budgets in percent of the prompt, and
-/// `[budgets][tokens]` shares, all u8; 255 is 100 %.
-#[tauri::command]
-pub async fn map_levels(effects: Desktop<'_>, turn: u64) -> Result<Response, String> {
-    Ok(Response::new(effects.with(|state| state.levels_of(turn))))
-}
-
 /// The map as a picture: `[rows][columns]` u8, the mean share of slots that keep the tokens of each column, or the share of
 /// the answer's attention that went to them, 255 for 100 %. A row is a layer, or with `heads` a KV head, layer by layer;
 /// empty if that is not known. The columns divide the tokens `from..to` evenly; there are fewer if these are fewer.
@@ -292,18 +268,6 @@ pub async fn map_picture(
         map.await?.picture(from..to, columns, heads)
     };
     Ok(Response::new(picture.unwrap_or_default()))
-}
-
-/// What a run of a comparison keeps: `[tokens]` u8, shares of all slots, 255 for 100 %; without `run` the end of each
-/// token as in [`map_ends`].
-#[tauri::command]
-pub async fn compared_map(
-    effects: Desktop<'_>,
-    comparison: u64,
-    run: Option<usize>,
-) -> Result<Response, String> {
-    let map = effects.with(|state| state.compared_map(comparison, run))?;
-    Ok(Response::new(map))
 }
 
 /// One token of a map.

@@ -31,14 +31,15 @@ commands! {
     pause_download(id: u64) = library.pause(id), Ok(());
     /// Cancels a download and removes the downloaded part; a finished download is removed from the list.
     cancel_download(id: u64) = library.cancel(id), Ok(());
-}
-
-/// Searches for models on this computer, and measures how fast it reads with those that are recommended; the outcome is
-/// sent as events.
-#[tauri::command]
-pub async fn look_for_models(library: Shelf<'_>) -> Result<(), String> {
-    library.search_and_measure().await;
-    Ok(())
+    /// Searches for models on this computer, and measures how fast it reads with those that are recommended; the outcome
+    /// is sent as events.
+    look_for_models() = library.search_and_measure().await, Ok(());
+    /// What a model can read with the free memory.
+    inspect_model(id: String, stretch: Option<String>) -> Result<Inspection, String> = library.inspect(&id, stretch).await;
+    /// The models of a repository on the hub.
+    hub_offers(name: String) -> Result<Vec<HubOffer>, String> = library.offers(&name).await;
+    /// Downloads a model from the hub and returns the id of the download.
+    start_download(reference: String) -> Result<u64, String> = library.start(&reference);
 }
 
 /// Opens the system's dialog for a folder of models.
@@ -56,26 +57,4 @@ pub async fn add_model_folder<R: Runtime>(app: AppHandle<R>) -> Result<(), Strin
         },
     );
     Ok(())
-}
-
-/// What a model can read with the free memory.
-#[tauri::command]
-pub async fn inspect_model(
-    library: Shelf<'_>,
-    id: String,
-    stretch: Option<String>,
-) -> Result<Inspection, String> {
-    library.inspect(&id, stretch).await
-}
-
-/// The models of a repository on the hub.
-#[tauri::command]
-pub async fn hub_offers(library: Shelf<'_>, name: String) -> Result<Vec<HubOffer>, String> {
-    library.offers(&name).await
-}
-
-/// Downloads a model from the hub and returns the id of the download.
-#[tauri::command]
-pub async fn start_download(library: Shelf<'_>, reference: String) -> Result<u64, String> {
-    library.start(&reference)
 }
