@@ -40,9 +40,7 @@ impl Config {
             None => None,
         };
         let multipliers = multipliers(&keys, architecture)?;
-        // As llama.cpp: Granite's files switch RoPE off by this key.
-        let unrotated = architecture.multipliers.is_allowed()
-            && keys.flag("rope.scaling.finetuned")? == Some(false);
+        let rotation = Rotation::read(&keys, architecture, slides, window_rope.is_some())?;
         let dense_first = experts::dense_first(&keys, architecture)?;
         let has_ffn = |layer: usize| blocks[layer].feed_forward.is_some();
         let has_experts = |layer| experts.is_some() && layer >= dense_first && has_ffn(layer);
@@ -53,12 +51,6 @@ impl Config {
             experts: (0..count).map(has_experts).collect(),
             windows,
             blocks,
-        };
-        let rotation = Rotation {
-            unrotated,
-            nope_every: architecture.nope_every,
-            only_windows: slides && only_windows_rotate(architecture),
-            own_window_rope: window_rope.is_some(),
         };
         Ok(Config {
             architecture,
@@ -86,10 +78,7 @@ impl Config {
                 .unwrap_or_else(|| attention_scale(architecture, count, width, &heads))
                 * latent_scale(&keys, architecture, &rope)?,
             residual_scale: multipliers.residual.unwrap_or(1.0),
-            logit_scale: match architecture.logit_factor {
-                true => logit_factor(&keys)?,
-                false => multipliers.logits.map_or(1.0, f32::recip),
-            },
+            logit_scale: logit_scale(&keys, architecture, multipliers.logits)?,
             query_scale: query_scale(&keys, architecture, context)?,
             attention_cap: cap(&keys, "attn_logit_softcapping", architecture.attention_cap)?,
             logit_cap: cap(&keys, "final_logit_softcapping", architecture.logit_cap)?,
@@ -115,6 +104,25 @@ struct Rotation {
 }
 
 impl Rotation {
+    fn read(
+        keys: &Keys<'_>,
+        architecture: &Architecture,
+        slides: bool,
+        own_window_rope: bool,
+    ) -> Result<Self, ModelError> {
+        let rope = WindowRope::OnlyWindows;
+        let only_windows =
+            matches!(architecture.sliding, Sliding::Most { rope: own, .. } if own == rope);
+        Ok(Self {
+            // As llama.cpp: Granite's files switch RoPE off by this key.
+            unrotated: architecture.multipliers.is_allowed()
+                && keys.flag("rope.scaling.finetuned")? == Some(false),
+            nope_every: architecture.nope_every,
+            only_windows: slides && only_windows,
+            own_window_rope,
+        })
+    }
+
     fn of(&self, layer: usize, window: Option<usize>) -> LayerRotation {
         match (self.nope_every, window) {
             _ if self.unrotated => LayerRotation::None,
@@ -176,12 +184,6 @@ fn window_base(architecture: &Architecture, base: f64) -> Option<f64> {
     }
 }
 
-/// Whether only sliding-window layers have RoPE, in a model that has such layers.
-fn only_windows_rotate(architecture: &Architecture) -> bool {
-    let rope = WindowRope::OnlyWindows;
-    matches!(architecture.sliding, Sliding::Most { rope: own, .. } if own == rope)
-}
-
 /// Numbers of the embeddings that each layer adds, of an architecture that has them.
 fn per_layer(keys: &Keys<'_>, architecture: &Architecture) -> Result<Option<usize>, ModelError> {
     const LENGTH: &str = "embedding_length_per_layer_input";
@@ -232,9 +234,16 @@ fn multipliers(keys: &Keys<'_>, architecture: &Architecture) -> Result<Multiplie
     })
 }
 
-/// The factor on the logits of an architecture whose files declare it; 0 is none, as in llama.cpp.
-fn logit_factor(keys: &Keys<'_>) -> Result<f32, ModelError> {
+/// The factor on the logits: in some architectures a file's own, where 0 is none as in llama.cpp, else by `divisor`.
+fn logit_scale(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    divisor: Option<f32>,
+) -> Result<f32, ModelError> {
     const KEY: &str = "logit_scale";
+    if !architecture.logit_factor {
+        return Ok(divisor.map_or(1.0, f32::recip));
+    }
     let factor = keys.non_negative(KEY)?;
     match factor.ok_or_else(|| missing(&keys.full(KEY)))? {
         0.0 => Ok(1.0),
