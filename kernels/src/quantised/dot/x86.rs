@@ -52,6 +52,27 @@ pub(super) fn prefetch(at: *const u8) {
     tile::prefetch(at.wrapping_add(AHEAD));
 }
 
+/// Sums over the blocks of four rows: the body adds to the pair of vectors `$both` what block `$block` at `$at` gives.
+macro_rules! sum_of_blocks {
+    ($format:ident, $rows:ident, $input:ident, |$at:ident, $block:ident, $both:ident| $body:block) => {{
+        let mut found = [_mm256_setzero_ps(); ROWS];
+        for (found, row) in found.iter_mut().zip($rows) {
+            let mut $both = [_mm256_setzero_ps(); 2];
+            let mut $at = row.as_ptr();
+            for $block in 0..$input.scales.len() / ($format::BLOCK_SIZE / 32) {
+                for line in (0..$format::BYTES).step_by(64) {
+                    prefetch($at.add(line));
+                }
+                $body
+                $at = $at.add($format::BYTES);
+            }
+            *found = _mm256_add_ps($both[0], $both[1]);
+        }
+        sum4(found)
+    }};
+}
+pub(super) use sum_of_blocks;
+
 /// A format of blocks of 32 numbers that start with a scale, followed by the minimum (an added constant) if the
 /// format has minima.
 pub(super) trait BlockOf32: Format {
@@ -270,25 +291,16 @@ pub(super) unsafe fn one_scale<F: OneScale, const VNNI: bool>(
     let each = F::BLOCK_SIZE / BLOCK;
     // SAFETY: the caller guarantees the instructions; rows and input have the same number of whole blocks.
     unsafe {
-        let mut found = [_mm256_setzero_ps(); ROWS];
-        for (found, row) in found.iter_mut().zip(rows) {
-            let mut both = [_mm256_setzero_ps(); 2];
-            let mut at = row.as_ptr();
-            for block in 0..input.scales.len() / each {
-                prefetch(at);
-                let d = half(at);
-                for n in 0..each {
-                    let thirty_two = block * each + n;
-                    let x = load(input.bytes.as_ptr().add(thirty_two * BLOCK).cast());
-                    let products = _mm256_cvtepi32_ps(signed::<VNNI>(F::weights(at, n), x));
-                    let scale = _mm256_set1_ps(d * *input.scales.get_unchecked(thirty_two));
-                    both[n % 2] = _mm256_fmadd_ps(products, scale, both[n % 2]);
-                }
-                at = at.add(F::BYTES);
+        sum_of_blocks!(F, rows, input, |at, block, both| {
+            let d = half(at);
+            for n in 0..each {
+                let thirty_two = block * each + n;
+                let x = load(input.bytes.as_ptr().add(thirty_two * BLOCK).cast());
+                let products = _mm256_cvtepi32_ps(signed::<VNNI>(F::weights(at, n), x));
+                let scale = _mm256_set1_ps(d * *input.scales.get_unchecked(thirty_two));
+                both[n % 2] = _mm256_fmadd_ps(products, scale, both[n % 2]);
             }
-            *found = _mm256_add_ps(both[0], both[1]);
-        }
-        sum4(found)
+        })
     }
 }
 

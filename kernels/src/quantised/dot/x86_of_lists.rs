@@ -6,7 +6,7 @@ use super::super::format::Format;
 use super::super::lists::{
     IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs,
 };
-use super::x86::{expand_bits, half, load, prefetch, signed, unsigned};
+use super::x86::{expand_bits, half, load, prefetch, signed, sum_of_blocks, unsigned};
 use super::{ROWS, Row};
 use crate::x86::sum4;
 
@@ -36,40 +36,29 @@ pub(super) unsafe fn listed<F: Listed, const VNNI: bool>(
 ) -> [f32; ROWS] {
     // SAFETY: guaranteed by the caller.
     unsafe {
-        let mut found = [_mm256_setzero_ps(); ROWS];
-        for (found, row) in found.iter_mut().zip(rows) {
-            let mut both = [_mm256_setzero_ps(); 2];
-            let mut at = row.as_ptr();
-            for block in 0..input.scales.len() / 8 {
-                for line in (0..F::BYTES).step_by(64) {
-                    prefetch(at.add(line));
-                }
-                let mut scales = [0.0f32; 16];
-                let [first, second] = F::scales(at);
-                _mm256_storeu_ps(scales.as_mut_ptr(), first);
-                _mm256_storeu_ps(scales.as_mut_ptr().add(8), second);
-                let levels = input.scales.as_ptr().add(8 * block);
-                let x = input.bytes.as_ptr().add(256 * block).cast::<u8>();
-                for group in 0..8 {
-                    let products = F::products::<VNNI>(at, group, load(x.add(32 * group)));
-                    let level = _mm256_set1_ps(*levels.add(group));
-                    let scale = if F::GROUP == 32 {
-                        _mm256_set1_ps(scales[group])
-                    } else {
-                        _mm256_set_m128(
-                            _mm_set1_ps(scales[2 * group + 1]),
-                            _mm_set1_ps(scales[2 * group]),
-                        )
-                    };
-                    let scale = _mm256_mul_ps(scale, level);
-                    let sum = &mut both[group % 2];
-                    *sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), scale, *sum);
-                }
-                at = at.add(F::BYTES);
+        sum_of_blocks!(F, rows, input, |at, block, both| {
+            let mut scales = [0.0f32; 16];
+            let [first, second] = F::scales(at);
+            _mm256_storeu_ps(scales.as_mut_ptr(), first);
+            _mm256_storeu_ps(scales.as_mut_ptr().add(8), second);
+            let levels = input.scales.as_ptr().add(8 * block);
+            let x = input.bytes.as_ptr().add(256 * block).cast::<u8>();
+            for group in 0..8 {
+                let products = F::products::<VNNI>(at, group, load(x.add(32 * group)));
+                let level = _mm256_set1_ps(*levels.add(group));
+                let scale = if F::GROUP == 32 {
+                    _mm256_set1_ps(scales[group])
+                } else {
+                    _mm256_set_m128(
+                        _mm_set1_ps(scales[2 * group + 1]),
+                        _mm_set1_ps(scales[2 * group]),
+                    )
+                };
+                let scale = _mm256_mul_ps(scale, level);
+                let sum = &mut both[group % 2];
+                *sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), scale, *sum);
             }
-            *found = _mm256_add_ps(both[0], both[1]);
-        }
-        sum4(found)
+        })
     }
 }
 
