@@ -261,109 +261,65 @@ unsafe fn pairs_lanes<V: Lanes, O: Pairwise>(x: &mut [f32], y: &[f32]) {
     }
 }
 
-/// `gate = silu(gate) * up`, in place, where `silu(x) = x / (1 + exp(-x))`.
-pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
-    for_each_pair::<SiluMul>(gate, up);
-}
+/// Defines operations `name(x, y): on vectors, on elements;` that write their result to `x`.
+macro_rules! pairwise {
+    ($($(#[$doc:meta])* $name:ident($x:ident, $y:ident): $lanes:expr, $element:expr;)*) => {$(
+        $(#[$doc])*
+        pub fn $name($x: &mut [f32], $y: &[f32]) {
+            struct Operation;
+            impl Pairwise for Operation {
+                #[inline(always)]
+                unsafe fn lanes<V: Lanes>($x: V, $y: V) -> V {
+                    // SAFETY: guaranteed by the caller.
+                    unsafe { $lanes }
+                }
 
-struct SiluMul;
-
-impl Pairwise for SiluMul {
-    #[inline(always)]
-    unsafe fn lanes<V: Lanes>(x: V, up: V) -> V {
-        // SAFETY: guaranteed by the caller.
-        unsafe { x.times_sigmoid(x).mul(up) }
-    }
-
-    #[inline(always)]
-    fn element(x: f32, up: f32) -> f32 {
-        x / (1.0 + (-x).exp()) * up
-    }
-}
-
-/// `x = x * sigmoid(gate)`, in place.
-pub fn sigmoid_mul(x: &mut [f32], gate: &[f32]) {
-    for_each_pair::<SigmoidMul>(x, gate);
-}
-
-struct SigmoidMul;
-
-impl Pairwise for SigmoidMul {
-    #[inline(always)]
-    unsafe fn lanes<V: Lanes>(x: V, gate: V) -> V {
-        // SAFETY: guaranteed by the caller.
-        unsafe { x.times_sigmoid(gate) }
-    }
-
-    #[inline(always)]
-    fn element(x: f32, gate: f32) -> f32 {
-        x / (1.0 + (-gate).exp())
-    }
+                #[inline(always)]
+                fn element($x: f32, $y: f32) -> f32 {
+                    $element
+                }
+            }
+            for_each_pair::<Operation>($x, $y);
+        }
+    )*};
 }
 
 /// `2 sqrt(2 / pi)`: this constant times `x + GELU_CUBE x^3` is twice the argument of GELU's tanh.
 const GELU_SLOPE: f32 = 1.595_769;
 const GELU_CUBE: f32 = 0.044_715;
-
-/// `gate = gelu(gate) * up`, in place, with the tanh approximation of GELU: `gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi)
-/// (x + 0.044715 x^3)))`, which equals `x * sigmoid` of twice the tanh argument.
-pub fn gelu_mul(gate: &mut [f32], up: &[f32]) {
-    for_each_pair::<GeluMul>(gate, up);
-}
-
-struct GeluMul;
-
-impl Pairwise for GeluMul {
-    #[inline(always)]
-    unsafe fn lanes<V: Lanes>(x: V, up: V) -> V {
-        // SAFETY: guaranteed by the caller.
-        unsafe {
-            let (slope, cube, one) = (V::splat(GELU_SLOPE), V::splat(GELU_CUBE), V::splat(1.0));
-            let inner = x.mul(cube).mul_add(x, one).mul(x).mul(slope);
-            x.times_sigmoid(inner).mul(up)
-        }
-    }
-
-    #[inline(always)]
-    fn element(x: f32, up: f32) -> f32 {
-        let inner = GELU_SLOPE * x * (1.0 + GELU_CUBE * x * x);
-        x / (1.0 + (-inner).exp()) * up
-    }
-}
-
 /// Bound of [`swiglu_clamped`], and the slope of its sigmoid.
 const CLAMP: f32 = 7.0;
 const CLAMPED_SLOPE: f32 = 1.702;
 
-/// `gate = g * sigmoid(1.702 g) * (u + 1)` with `g = min(gate, 7)` and `u = up` clamped to -7..=7, in place: the
-/// activation of gpt-oss.
-pub fn swiglu_clamped(gate: &mut [f32], up: &[f32]) {
-    for_each_pair::<SwigluClamped>(gate, up);
-}
-
-struct SwigluClamped;
-
-impl Pairwise for SwigluClamped {
-    #[inline(always)]
-    unsafe fn lanes<V: Lanes>(x: V, u: V) -> V {
-        // SAFETY: guaranteed by the caller.
-        unsafe {
-            let (most, least, one) = (V::splat(CLAMP), V::splat(-CLAMP), V::splat(1.0));
-            // Written so that NaN stays NaN: a comparison with NaN is false.
-            let x = V::select_less(most, x, most, x);
-            let u = V::select_less(most, u, most, u);
-            let u = V::select_less(u, least, least, u);
-            let sigmoid = x.times_sigmoid(x.mul(V::splat(CLAMPED_SLOPE)));
-            sigmoid.mul(u.add(one))
-        }
-    }
-
-    #[inline(always)]
-    fn element(x: f32, up: f32) -> f32 {
-        let g = if x > CLAMP { CLAMP } else { x };
+pairwise! {
+    /// `gate = silu(gate) * up`, in place, where `silu(x) = x / (1 + exp(-x))`.
+    silu_mul(gate, up): gate.times_sigmoid(gate).mul(up), gate / (1.0 + (-gate).exp()) * up;
+    /// `x = x * sigmoid(gate)`, in place.
+    sigmoid_mul(x, gate): x.times_sigmoid(gate), x / (1.0 + (-gate).exp());
+    /// `gate = gelu(gate) * up`, in place, with the tanh approximation of GELU: `gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi)
+    /// (x + 0.044715 x^3)))`, which equals `x * sigmoid` of twice the tanh argument.
+    gelu_mul(gate, up): {
+        let (slope, cube, one) = (V::splat(GELU_SLOPE), V::splat(GELU_CUBE), V::splat(1.0));
+        let inner = gate.mul(cube).mul_add(gate, one).mul(gate).mul(slope);
+        gate.times_sigmoid(inner).mul(up)
+    }, {
+        let inner = GELU_SLOPE * gate * (1.0 + GELU_CUBE * gate * gate);
+        gate / (1.0 + (-inner).exp()) * up
+    };
+    /// `gate = g * sigmoid(1.702 g) * (u + 1)` with `g = min(gate, 7)` and `u = up` clamped to -7..=7, in place: the
+    /// activation of gpt-oss.
+    swiglu_clamped(gate, up): {
+        let (most, least, one) = (V::splat(CLAMP), V::splat(-CLAMP), V::splat(1.0));
+        // Written so that NaN stays NaN: a comparison with NaN is false.
+        let g = V::select_less(most, gate, most, gate);
+        let u = V::select_less(most, up, most, up);
+        let u = V::select_less(u, least, least, u);
+        g.times_sigmoid(g.mul(V::splat(CLAMPED_SLOPE))).mul(u.add(one))
+    }, {
+        let g = if gate > CLAMP { CLAMP } else { gate };
         let u = up.clamp(-CLAMP, CLAMP);
         g / (1.0 + (-CLAMPED_SLOPE * g).exp()) * (u + 1.0)
-    }
+    };
 }
 
 /// `x = cap * tanh(x / cap)`, in place.
