@@ -136,10 +136,9 @@ impl KeptQuestion {
                 memory: memory.transpose()?,
                 ..Limits::default()
             },
-            vault: folder.as_ref().map(|folder| Vaults {
-                folder,
-                kind: PackedRows::Q8_0,
-            }),
+            vault: folder
+                .as_ref()
+                .map(|folder| Vaults::new(folder, PackedRows::Q8_0)),
         };
         let stop = Stop::new();
         let mut watch = |event: Event<'_>| {

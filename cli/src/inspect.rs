@@ -125,10 +125,7 @@ pub fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
     let path = model_path(&arguments.model)?;
     let engine = Engine::open_with(&path, &arguments.stretch.options())?;
     let mut report = report(&engine, path.display().to_string());
-    let usual = MethodSpec {
-        name: "snapkv".to_owned(),
-        parameters: Vec::new(),
-    };
+    let usual = MethodSpec::plain("snapkv");
     report.fit = memory.map(|bytes| engine.fit(bytes, &usual));
     report.gpu = GpuFit::estimate(arguments, arguments.named_memory()?, &usual)?;
     if arguments.json {

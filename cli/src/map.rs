@@ -8,7 +8,7 @@ use std::path::Path;
 
 use kept_engine::documents::Document;
 use kept_engine::{
-    Answer, Ask, Engine, LayerRetention, MethodSpec, Note, Part, RetentionMap, Sampling, runs,
+    Answer, Ask, Engine, LayerRetention, MethodSpec, Note, Part, RetentionMap, runs,
 };
 use serde::Serialize;
 use serde::ser::{SerializeStruct, Serializer};
@@ -30,17 +30,12 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
     let bar = ReadingBar::new();
     let read = engine.ask(
         &Ask {
-            turns: &[],
-            document: &document,
-            question: &arguments.question.question,
-            method: &reading.method,
             budget: reading.budget,
-            sampling: &Sampling::default(),
             // Prefill produces the map; no answer is needed.
             max_tokens: 0,
-            thinking: false,
             limits: reading.limits,
             vault: reading.vaults(),
+            ..Ask::new(&document, &arguments.question.question, &reading.method)
         },
         &mut |event| bar.event(&event),
         &stop,

@@ -63,10 +63,7 @@ pub fn read(arguments: &ReadArguments) -> anyhow::Result<()> {
         method: &method_or_auto(arguments.method.as_deref(), "")?,
         budget: None,
         max_tokens: Engine::DEFAULT_MAX_TOKENS,
-        vaults: Vaults {
-            folder,
-            kind: *kind,
-        },
+        vaults: Vaults::new(folder, *kind),
         memory: limits,
         pause: None,
     };

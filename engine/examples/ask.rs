@@ -8,22 +8,17 @@ use std::path::Path;
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
-use kept_engine::{Answer, Ask, Engine, Event, Limits, MethodSpec, Sampling};
+use kept_engine::{Answer, Ask, Engine, Event, MethodSpec};
 
 /// Answers a question and prints the text while it is written.
 pub fn ask(model: &Path, document: &Path, question: &str) -> Result<Answer, Box<dyn Error>> {
     let engine = Engine::open(model)?;
+    let document = Document::open(document)?;
+    let method = "snapkv[w=16]".parse::<MethodSpec>()?;
     let ask = Ask {
-        document: &Document::open(document)?,
-        turns: &[],
-        question,
-        method: &"snapkv[w=16]".parse::<MethodSpec>()?,
         budget: Some("25%".parse()?),
-        sampling: &Sampling::default(),
         max_tokens: 64,
-        thinking: false,
-        limits: Limits::default(),
-        vault: None,
+        ..Ask::new(&document, question, &method)
     };
     let mut print = |event: Event<'_>| {
         if let Event::Token { text } = event {

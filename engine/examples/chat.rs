@@ -9,7 +9,7 @@ use std::path::Path;
 use kept_engine::documents::Document;
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::vault::{VaultFolder, Vaults};
-use kept_engine::{AUTO, Answer, Ask, Engine, Limits, MethodSpec, Sampling, Turn};
+use kept_engine::{AUTO, Answer, Ask, Engine, MethodSpec, Turn};
 
 /// Bytes that the vaults in the folder may take.
 const DISK: u64 = 10 << 30;
@@ -27,20 +27,11 @@ pub fn chat(
     let mut turns = Vec::new();
     let mut answers = Vec::new();
     for question in questions {
+        let method = MethodSpec::plain(AUTO);
         let ask = Ask {
-            document: &document,
             turns: &turns,
-            question,
-            method: &MethodSpec::plain(AUTO),
-            budget: None,
-            sampling: &Sampling::default(),
-            max_tokens: Engine::DEFAULT_MAX_TOKENS,
-            thinking: false,
-            limits: Limits::default(),
-            vault: Some(Vaults {
-                folder: &folder,
-                kind: PackedRows::F16,
-            }),
+            vault: Some(Vaults::new(&folder, PackedRows::F16)),
+            ..Ask::new(&document, question, &method)
         };
         let answer = engine.ask(&ask, &mut |_| (), &Stop::new())?;
         turns.extend(Turn::new(question, &answer.text));

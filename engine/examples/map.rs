@@ -7,7 +7,7 @@ use std::path::Path;
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
-use kept_engine::{Ask, Engine, Limits, MethodSpec, Sampling};
+use kept_engine::{Ask, Engine, MethodSpec};
 
 /// Each token of the document and the share of layers and heads that keep it, 0 to 1.
 pub fn map(
@@ -17,18 +17,12 @@ pub fn map(
 ) -> Result<Vec<(String, f32)>, Box<dyn Error>> {
     let engine = Engine::open(model)?;
     let document = Document::open(document)?;
+    let method = MethodSpec::plain("snapkv");
     let ask = Ask {
-        document: &document,
-        turns: &[],
-        question,
-        method: &MethodSpec::plain("snapkv"),
         budget: Some("10%".parse()?),
-        sampling: &Sampling::default(),
         // The map is complete when the document is read.
         max_tokens: 1,
-        thinking: false,
-        limits: Limits::default(),
-        vault: None,
+        ..Ask::new(&document, question, &method)
     };
     let answer = engine.ask(&ask, &mut |_| (), &Stop::new())?;
     let tokens = answer.map.shares().into_iter().enumerate();

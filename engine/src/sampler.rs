@@ -38,6 +38,16 @@ pub struct Sampling {
 }
 
 impl Sampling {
+    /// The default.
+    pub const GREEDY: Self = Self {
+        temperature: 0.0,
+        top_k: None,
+        top_p: None,
+        min_p: None,
+        repeat_penalty: None,
+        seed: 0,
+    };
+
     /// Whether the most likely token is always selected.
     pub fn is_greedy(&self) -> bool {
         self.temperature < MIN_TEMPERATURE

@@ -44,6 +44,22 @@ pub struct Ask<'a> {
 }
 
 impl<'a> Ask<'a> {
+    /// A question that stands alone: the default budget and limits, greedy, without thinking and without a vault.
+    pub fn new(document: &'a Document, question: &'a str, method: &'a MethodSpec) -> Self {
+        Self {
+            document,
+            turns: &[],
+            question,
+            method,
+            budget: None,
+            sampling: &Sampling::GREEDY,
+            max_tokens: Engine::DEFAULT_MAX_TOKENS,
+            thinking: false,
+            limits: Limits::default(),
+            vault: None,
+        }
+    }
+
     /// The texts of the prompt.
     pub fn text(&self) -> PromptText<'a> {
         PromptText {

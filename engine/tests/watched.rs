@@ -8,7 +8,7 @@ use kept_engine::kernels::Stop;
 use kept_engine::policies::{Budget, PromptShape};
 use kept_engine::{
     Answer, Ask, CompactLayer, DocumentLength, Engine, Event, Limits, MapGrid, MemoryNow,
-    MethodSpec, Note, Phase, PlanRequest, Progress, Prompt, Sampling, ends16,
+    MethodSpec, Note, Phase, PlanRequest, Progress, Prompt, ends16,
 };
 
 const MAX_TOKENS: usize = 24;
@@ -80,16 +80,9 @@ impl Heard {
 fn watched(engine: &Engine, method: &MethodSpec, budget: Option<&str>) -> (Answer, Heard) {
     let document = Document::open(&assets("sample.txt")).expect("the sample opens");
     let ask = Ask {
-        turns: &[],
-        document: &document,
-        question: "What is the locker code of Ann Quorvin?",
-        method,
         budget: budget.map(|text| text.parse().unwrap()),
-        sampling: &Sampling::default(),
         max_tokens: MAX_TOKENS,
-        thinking: false,
-        limits: Limits::default(),
-        vault: None,
+        ..Ask::new(&document, "What is the locker code of Ann Quorvin?", method)
     };
     let mut heard = Heard::default();
     let answer = engine

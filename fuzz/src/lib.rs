@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use kept_documents::Document;
 use kept_engine::kernels::Stop;
-use kept_engine::{Ask, Engine, EngineError, Limits, Sampling};
+use kept_engine::{Ask, Engine, EngineError};
 use kept_models::Model;
 use kept_models::gguf::Header;
 use tempfile::TempDir;
@@ -123,17 +123,11 @@ pub fn open_model(path: &Path) {
 }
 
 fn ask(engine: &Engine) -> Result<(), EngineError> {
+    let document = Document::empty();
+    let method = "snapkv[w=4]".parse().expect("a method");
     let ask = Ask {
-        document: &Document::empty(),
-        turns: &[],
-        question: "Hello",
-        method: &"snapkv[w=4]".parse().expect("a method"),
-        budget: None,
-        sampling: &Sampling::default(),
         max_tokens: 3,
-        thinking: false,
-        limits: Limits::default(),
-        vault: None,
+        ..Ask::new(&document, "Hello", &method)
     };
     engine.ask(&ask, &mut |_| (), &Stop::new()).map(|_| ())
 }

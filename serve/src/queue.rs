@@ -176,10 +176,9 @@ fn answer(engine: &Engine, job: &Job) -> Result<CompletedAnswer, ApiError> {
         max_tokens: *max_tokens,
         thinking: *thinking,
         limits: *limits,
-        vault: vault.as_ref().map(|(folder, kind)| Vaults {
-            folder,
-            kind: *kind,
-        }),
+        vault: vault
+            .as_ref()
+            .map(|(folder, kind)| Vaults::new(folder, *kind)),
     };
     let mut cut = StopText::new(stop_texts.clone());
     let mut text = String::new();

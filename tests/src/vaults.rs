@@ -185,10 +185,7 @@ impl Case {
                 false => CacheType::F32,
             },
             vault: place.map(|place| VaultAccess {
-                vaults: Vaults {
-                    folder: &place.vaults,
-                    kind,
-                },
+                vaults: Vaults::new(&place.vaults, kind),
                 model: &fingerprint,
                 document: "a document",
                 turns: &turns,

@@ -15,6 +15,13 @@ pub struct Vaults<'a> {
     pub kind: PackedRows,
 }
 
+impl<'a> Vaults<'a> {
+    /// The vaults of `folder`, with rows of `kind`.
+    pub fn new(folder: &'a VaultFolder, kind: PackedRows) -> Self {
+        Self { folder, kind }
+    }
+}
+
 /// The inputs of prefill for finding and writing a vault.
 #[derive(Debug, Clone, Copy)]
 pub struct VaultAccess<'a> {

@@ -79,10 +79,7 @@ impl Asked<'_> {
         let rope = RopeTable::new(model.config(), positions);
         let started = Instant::now();
         let access = self.vaults.map(|vaults| {
-            let vaults = Vaults {
-                folder: &vaults.folder,
-                kind: PackedRows::Q8_0,
-            };
+            let vaults = Vaults::new(&vaults.folder, PackedRows::Q8_0);
             self.engine.vault_access(vaults, "drawn")
         });
         let mut prefill = Prefill::new(model, self.ids, method, budget, self.max_new_tokens, &rope)

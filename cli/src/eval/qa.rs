@@ -10,7 +10,7 @@ use anyhow::ensure;
 use kept_engine::documents::{Document, sentences};
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::vault::Vaults;
-use kept_engine::{Answer, Ask, Engine, EngineError, Limits, Sampling};
+use kept_engine::{Answer, Ask, Engine, EngineError};
 use kept_eval::needle::NeedleCell;
 use kept_eval::qa::{QaQuestion, QaScore};
 use serde::Serialize;
@@ -221,19 +221,10 @@ fn ask(
 ) -> anyhow::Result<Result<Answered, String>> {
     let asked = engine.ask(
         &Ask {
-            turns: &[],
-            document,
-            question: &question.question,
-            method: &run.method,
             budget: run.budget,
-            sampling: &Sampling::default(),
             max_tokens: arguments.max_tokens,
-            thinking: false,
-            limits: Limits::default(),
-            vault: Some(Vaults {
-                folder: &vaults.folder,
-                kind: PackedRows::F16,
-            }),
+            vault: Some(Vaults::new(&vaults.folder, PackedRows::F16)),
+            ..Ask::new(document, &question.question, &run.method)
         },
         &mut |_| (),
         stop,

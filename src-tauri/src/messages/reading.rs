@@ -185,10 +185,7 @@ mod tests {
 
     fn taken(method: &str, rows: usize, kl: Option<f64>) -> Chosen {
         Chosen {
-            method: MethodSpec {
-                name: method.into(),
-                parameters: Vec::new(),
-            },
+            method: MethodSpec::plain(method),
             rows,
             cache: kept_engine::kernels::CacheType::F32,
             expected_bytes: 0,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::Budget;
-use kept_engine::{Ask, Engine, LayerRetention, Limits, MethodSpec, Sampling};
+use kept_engine::{Ask, Engine, LayerRetention, MethodSpec};
 use kept_tests::fetched;
 use kept_tests::golden::{Unpacked, repository};
 
@@ -27,17 +27,11 @@ fn heads_look_at_what_their_row_of_the_map_keeps() {
     ] {
         let file = Unpacked::architecture(arch);
         let engine = Engine::open(&file.path()).expect("a tiny model");
+        let method = MethodSpec::plain("snapkv");
         let ask = Ask {
-            document: &document,
-            turns: &[],
-            question: "When are the nets mended?",
-            method: &MethodSpec::plain("snapkv"),
             budget: Some(Budget::Rows(60)),
-            sampling: &Sampling::default(),
             max_tokens: 12,
-            thinking: false,
-            limits: Limits::default(),
-            vault: None,
+            ..Ask::new(&document, "When are the nets mended?", &method)
         };
         let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
         let answer = answer.unwrap_or_else(|error| panic!("{arch}: {error}"));
@@ -76,17 +70,10 @@ fn an_answer_of_one_token_has_its_source() {
     let engine = Engine::open(&path).expect("the model");
     let minutes = repository().join("tests/qa/documents/minutes.md");
     let document = Document::open(&minutes).expect("the minutes");
+    let method = MethodSpec::plain("full");
     let ask = Ask {
-        document: &document,
-        turns: &[],
-        question: "Who is the soloist in the clarinet concerto?",
-        method: &MethodSpec::plain("full"),
-        budget: None,
-        sampling: &Sampling::default(),
         max_tokens: 1,
-        thinking: false,
-        limits: Limits::default(),
-        vault: None,
+        ..Ask::new(&document, "Who is the soloist in the clarinet concerto?", &method)
     };
     let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
     let answer = answer.expect("an answer");

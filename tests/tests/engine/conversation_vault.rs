@@ -6,7 +6,7 @@ use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::models::Model;
 use kept_engine::policies::Budget;
 use kept_engine::vault::{VaultContent, VaultUse, Vaults};
-use kept_engine::{Ask, Engine, Limits, MethodSpec, Sampling, Turn};
+use kept_engine::{Ask, Engine, MethodSpec, Turn};
 use kept_tests::engine::open;
 use kept_tests::golden::{self, Unpacked};
 use kept_tests::method_spec::{TestMethod, spec};
@@ -202,20 +202,14 @@ fn a_damaged_or_missing_vault_costs_only_time() {
 
 /// Asks through the engine in a chat without a document.
 fn chat(engine: &Engine, turns: &[Turn], place: Option<&Place>) -> (String, VaultUse, Vec<String>) {
+    let document = Document::empty();
+    let method = MethodSpec::plain("snapkv");
     let ask = Ask {
-        document: &Document::empty(),
         turns,
-        question: "And now?",
-        method: &MethodSpec::plain("snapkv"),
         budget: Some(Budget::Rows(400)),
-        sampling: &Sampling::default(),
         max_tokens: 6,
-        thinking: false,
-        limits: Limits::default(),
-        vault: place.map(|place| Vaults {
-            folder: &place.vaults,
-            kind: PackedRows::F16,
-        }),
+        vault: place.map(|place| Vaults::new(&place.vaults, PackedRows::F16)),
+        ..Ask::new(&document, "And now?", &method)
     };
     let answer = engine
         .ask(&ask, &mut |_| (), &Stop::new())

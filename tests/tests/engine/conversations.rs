@@ -6,7 +6,7 @@ use kept_engine::kernels::Stop;
 use kept_engine::policies::{Budget, methods};
 use kept_engine::{
     Answer, Ask, CompactLayer, Engine, EngineError, Event, LayerRetention, Limits, MapGrid,
-    MethodSpec, Note, Prompt, PromptText, Sampling, Streaming, Turn,
+    MethodSpec, Note, Prompt, PromptText, Streaming, Turn,
 };
 use kept_tests::golden;
 
@@ -37,17 +37,12 @@ fn ask(
     method: &str,
     budget: usize,
 ) -> Result<Answer, EngineError> {
+    let method = MethodSpec::plain(method);
     let ask = Ask {
-        document,
         turns,
-        question: "And now?",
-        method: &MethodSpec::plain(method),
         budget: Some(Budget::Rows(budget)),
-        sampling: &Sampling::default(),
         max_tokens: 4,
-        thinking: false,
-        limits: Limits::default(),
-        vault: None,
+        ..Ask::new(document, "And now?", &method)
     };
     engine.ask(&ask, &mut |_| (), &Stop::new())
 }
@@ -158,19 +153,13 @@ fn query_agnostic_methods_see_the_turns_that_fit_a_quarter_of_the_budget() {
 fn auto_passes_over_methods_that_cannot_hold_the_question() {
     let engine = engine("group2-llama3-tied");
     let question = "Which of the nets is mended, and which is not? ".repeat(10);
-    let (method, sampling) = (MethodSpec::plain("auto"), Sampling::default());
+    let method = MethodSpec::plain("auto");
     let document = document(40);
     let ask = Ask {
-        document: &document,
         turns: &turns(3),
-        question: &question,
-        method: &method,
         budget: Some(Budget::Share(0.25)),
-        sampling: &sampling,
         max_tokens: 4,
-        thinking: false,
-        limits: Limits::default(),
-        vault: None,
+        ..Ask::new(&document, &question, &method)
     };
     let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
     let answer = answer.expect("an answer");
@@ -320,20 +309,16 @@ fn the_map_of_the_earlier_turns_is_that_of_their_positions() {
             prompt: None,
             grid: None,
         };
+        let spec = MethodSpec::plain(method);
         let ask = Ask {
-            document: &document,
             turns: &turns,
-            question: "And now?",
-            method: &MethodSpec::plain(method),
             budget: (method != "full").then_some(Budget::Rows(200)),
-            sampling: &Sampling::default(),
             max_tokens: 0,
-            thinking: false,
             limits: Limits {
                 streaming,
                 ..Limits::default()
             },
-            vault: None,
+            ..Ask::new(&document, "And now?", &spec)
         };
         let answer = engine.ask(&ask, &mut |event| filling.receive(event), &Stop::new());
         let answer = answer.unwrap_or_else(|error| panic!("{what}: {error}"));

@@ -56,23 +56,19 @@ fn forgets(engine: &Engine, document: &Document, spec: &str, streaming: Streamin
         grid: MapGrid::new(0, 0, Vec::new()),
         before: Vec::new(),
     };
+    let method = spec.parse::<MethodSpec>().expect(spec);
     let ask = Ask {
-        document,
-        turns: &[],
-        question: "When are the nets mended?",
-        method: &spec.parse::<MethodSpec>().expect(spec),
         budget: Some(Budget::Rows(72)),
         sampling: &Sampling {
             temperature: 1.0,
             ..Sampling::default()
         },
         max_tokens: 48,
-        thinking: false,
         limits: Limits {
             streaming,
             ..Limits::default()
         },
-        vault: None,
+        ..Ask::new(document, "When are the nets mended?", &method)
     };
     let answer = engine.ask(&ask, &mut |event| filling.receive(event), &Stop::new());
     let answer = answer.unwrap_or_else(|error| panic!("{spec}: {error}"));

@@ -5,7 +5,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{CacheType, PackedRows, Stop};
 use kept_engine::policies::{Budget, methods};
 use kept_engine::vault::{VaultFolder, Vaults};
-use kept_engine::{Ask, Engine, EngineError, Event, Limits, MethodSpec, Sampling};
+use kept_engine::{Ask, Engine, EngineError, Event, MethodSpec};
 use kept_eval::fidelity::{MethodRun, Reference, kl_divergence, same_top};
 use kept_tests::golden;
 
@@ -261,10 +261,7 @@ fn a_comparison_with_a_vault_reads_the_document_once() {
     let engine = engine();
     let place = tempfile::tempdir().expect("a folder");
     let folder = VaultFolder::new(place.path(), 1 << 30);
-    let vaults = Vaults {
-        folder: &folder,
-        kind: PackedRows::Q8_0,
-    };
+    let vaults = Vaults::new(&folder, PackedRows::Q8_0);
     let names = [
         "full",
         "snapkv",
@@ -331,16 +328,13 @@ fn a_byte_budget_gives_the_rows_of_a_question() {
     for bytes in [40_000, 90_000, 400_000] {
         let budget = Budget::Bytes(bytes);
         let ask = Ask {
-            turns: &[],
-            document: &document,
-            question: "What is the locker code of Ann Quorvin?",
-            method: &method,
             budget: Some(budget),
-            sampling: &Sampling::default(),
             max_tokens: TOKENS,
-            thinking: false,
-            limits: Limits::default(),
-            vault: None,
+            ..Ask::new(
+                &document,
+                "What is the locker code of Ann Quorvin?",
+                &method,
+            )
         };
         let asked = engine
             .ask(&ask, &mut |_| {}, &Stop::new())

@@ -3,7 +3,7 @@
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::models::gguf::Gguf;
-use kept_engine::{Ask, Engine, EngineError, Limits, MethodSpec, Sampling};
+use kept_engine::{Ask, Engine, EngineError, MethodSpec, Sampling};
 use kept_tests::golden::repository;
 
 const NAN: [u8; 2] = 0x7e00u16.to_le_bytes();
@@ -62,21 +62,11 @@ fn weights_that_are_not_finite_are_refused_by_name() {
                     temperature,
                     ..Sampling::default()
                 };
-                let method = MethodSpec {
-                    name: "snapkv".to_owned(),
-                    parameters: Vec::new(),
-                };
+                let method = MethodSpec::plain("snapkv");
                 let asked = Ask {
-                    turns: &[],
-                    document: &document,
-                    question: "Who went out?",
-                    method: &method,
-                    budget: None,
                     sampling: &sampling,
                     max_tokens: 4,
-                    thinking: false,
-                    limits: Limits::default(),
-                    vault: None,
+                    ..Ask::new(&document, "Who went out?", &method)
                 };
                 let answer = engine.ask(&asked, &mut |_| (), &Stop::new());
                 let Err(EngineError::DamagedTensor { tensor: named }) = answer else {

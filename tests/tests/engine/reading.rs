@@ -5,8 +5,8 @@ use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::policies::Budget;
 use kept_engine::vault::{VaultFolder, Vaults};
 use kept_engine::{
-    Answer, Ask, DocumentReadRequest, Engine, EngineError, Event, Limits, MethodSpec, Phase,
-    Progress, SAMPLE, Sampling,
+    Answer, Ask, DocumentReadRequest, Engine, EngineError, Event, MethodSpec, Phase, Progress,
+    SAMPLE,
 };
 use kept_tests::golden;
 
@@ -33,26 +33,19 @@ fn is_stopped<T>(result: &Result<T, EngineError>) -> bool {
 fn question<'a>(
     document: &'a Document,
     method: &'a MethodSpec,
-    sampling: &'a Sampling,
     vault: Option<Vaults<'a>>,
 ) -> Ask<'a> {
     Ask {
-        document,
-        turns: &[],
-        question: "What is the locker code of Ann Quorvin?",
-        method,
         budget: Some(Budget::Share(0.25)),
-        sampling,
         max_tokens: 16,
-        thinking: false,
-        limits: Limits::default(),
         vault,
+        ..Ask::new(document, "What is the locker code of Ann Quorvin?", method)
     }
 }
 
 fn ask(engine: &Engine, document: &Document, vaults: Option<Vaults<'_>>) -> Answer {
-    let (method, sampling) = (MethodSpec::plain("snapkv"), Sampling::default());
-    let ask = question(document, &method, &sampling, vaults);
+    let method = MethodSpec::plain("snapkv");
+    let ask = question(document, &method, vaults);
     let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
     answer.expect("an answer")
 }
@@ -82,10 +75,7 @@ fn a_stopped_reading_goes_on_after_its_last_section() {
     let (engine, document, auto) = (engine(), document(), auto());
     let place = tempfile::tempdir().expect("a folder");
     let folder = VaultFolder::new(place.path(), 1 << 30);
-    let vaults = Vaults {
-        folder: &folder,
-        kind: PackedRows::F16,
-    };
+    let vaults = Vaults::new(&folder, PackedRows::F16);
     let listed = || {
         let list = folder.list().expect("a list");
         list.iter().map(|vault| vault.tokens).collect::<Vec<_>>()
@@ -112,10 +102,7 @@ fn a_stopped_reading_goes_on_after_its_last_section() {
     let whole = ask(
         &engine,
         &document,
-        Some(Vaults {
-            folder: &alone,
-            kind: PackedRows::F16,
-        }),
+        Some(Vaults::new(&alone, PackedRows::F16)),
     );
     assert_eq!(whole.vault.tokens_from_vault, 0);
 
@@ -146,10 +133,7 @@ fn a_question_uses_the_sections_that_were_read() {
     let (engine, document, auto) = (engine(), document(), auto());
     let place = tempfile::tempdir().expect("a folder");
     let folder = VaultFolder::new(place.path(), 1 << 30);
-    let vaults = Vaults {
-        folder: &folder,
-        kind: PackedRows::F16,
-    };
+    let vaults = Vaults::new(&folder, PackedRows::F16);
     let stop = Stop::new();
     let mut watch = |now: &Progress| {
         if now.tokens_done > 1024 {
@@ -174,25 +158,19 @@ fn a_stopped_question_goes_on_after_its_last_section() {
     let document = document();
     let place = tempfile::tempdir().expect("a folder");
     let folder = VaultFolder::new(place.path(), 1 << 30);
-    let vaults = Vaults {
-        folder: &folder,
-        kind: PackedRows::F16,
-    };
+    let vaults = Vaults::new(&folder, PackedRows::F16);
     let at_once = engine();
     let other = tempfile::tempdir().expect("a folder");
     let alone = VaultFolder::new(other.path(), 1 << 30);
     let whole = ask(
         &at_once,
         &document,
-        Some(Vaults {
-            folder: &alone,
-            kind: PackedRows::F16,
-        }),
+        Some(Vaults::new(&alone, PackedRows::F16)),
     );
     let engine = engine().with_section_work(0);
     for name in ["snapkv", "kvzip"] {
-        let (method, sampling) = (MethodSpec::plain(name), Sampling::default());
-        let question = question(&document, &method, &sampling, Some(vaults));
+        let method = MethodSpec::plain(name);
+        let question = question(&document, &method, Some(vaults));
         let stop = Stop::new();
         let mut watch = |event: Event<'_>| {
             if matches!(event, Event::Progress(now, _) if now.tokens_done > 1024) {
@@ -265,10 +243,7 @@ fn a_pause_keeps_what_is_being_read() {
 fn paused_after(engine: &Engine, document: &Document, auto: &MethodSpec, expected: usize) {
     let place = tempfile::tempdir().expect("a folder");
     let folder = VaultFolder::new(place.path(), 1 << 30);
-    let vaults = Vaults {
-        folder: &folder,
-        kind: PackedRows::F16,
-    };
+    let vaults = Vaults::new(&folder, PackedRows::F16);
     let (stop, pause) = (Stop::new(), Stop::new());
     let request = DocumentReadRequest {
         pause: Some(&pause),
@@ -287,10 +262,7 @@ fn a_vault_without_space_and_a_document_too_long_are_told() {
     let (engine, document, auto) = (engine(), document(), auto());
     let place = tempfile::tempdir().expect("a folder");
     let small = VaultFolder::new(place.path(), 10_000);
-    let vaults = Vaults {
-        folder: &small,
-        kind: PackedRows::Q8_0,
-    };
+    let vaults = Vaults::new(&small, PackedRows::Q8_0);
     let read = engine.read_document(&of(&document, vaults, &auto), &mut |_| (), &Stop::new());
     let read = read.expect("not an error");
     assert_eq!(read.stored, 0);
@@ -315,22 +287,13 @@ fn a_document_beyond_the_context_is_read_up_to_its_end() {
         let method = MethodSpec::plain(name);
         let place = tempfile::tempdir().expect("a folder");
         let folder = VaultFolder::new(place.path(), 1 << 30);
-        let vaults = Vaults {
-            folder: &folder,
-            kind: PackedRows::Q8_0,
-        };
+        let vaults = Vaults::new(&folder, PackedRows::Q8_0);
         let ask = |vault, question| {
             let ask = Ask {
-                document: &document,
-                turns: &[],
-                question,
-                method: &method,
                 budget: Some(Budget::Share(0.02)),
-                sampling: &Sampling::default(),
                 max_tokens: 8,
-                thinking: false,
-                limits: Limits::default(),
                 vault,
+                ..Ask::new(&document, question, &method)
             };
             engine.ask(&ask, &mut |_| (), &Stop::new()).expect(name)
         };
@@ -381,11 +344,11 @@ fn a_document_beyond_the_context_is_read_up_to_its_end() {
 fn the_method_of_the_questions_measures_while_reading() {
     let (engine, document) = (engine(), document());
     for name in ["h2o", "ems", "expected_attention", "kvzip"] {
-        let (method, sampling) = (MethodSpec::plain(name), Sampling::default());
+        let method = MethodSpec::plain(name);
         let ask = |vaults| {
             let ask = Ask {
                 max_tokens: 8,
-                ..question(&document, &method, &sampling, Some(vaults))
+                ..question(&document, &method, Some(vaults))
             };
             engine.ask(&ask, &mut |_| (), &Stop::new()).expect(name)
         };
@@ -393,10 +356,9 @@ fn the_method_of_the_questions_measures_while_reading() {
         let folders = places
             .each_ref()
             .map(|place| VaultFolder::new(place.path(), 1 << 30));
-        let [vaults, others] = folders.each_ref().map(|folder| Vaults {
-            folder,
-            kind: PackedRows::F16,
-        });
+        let [vaults, others] = folders
+            .each_ref()
+            .map(|folder| Vaults::new(folder, PackedRows::F16));
         let request = DocumentReadRequest {
             budget: Some(Budget::Share(0.25)),
             ..of(&document, vaults, &method)

@@ -4,7 +4,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::policies::{Budget, methods};
 use kept_engine::vault::Vaults;
-use kept_engine::{Answer, Ask, Engine, EngineError, Limits, MethodSpec, Sampling};
+use kept_engine::{Answer, Ask, Engine, EngineError, MethodSpec};
 use kept_tests::golden::Unpacked;
 use kept_tests::vaults::Place;
 
@@ -30,17 +30,13 @@ fn asked(
     vault: Option<Vaults<'_>>,
 ) -> Result<Answer, EngineError> {
     let text = "The nets are mended in the morning, and the tea is strong. ".repeat(sentences);
+    let document = Document::from_bytes("text.txt", text.into_bytes()).unwrap();
+    let method = MethodSpec::plain(method);
     let ask = Ask {
-        document: &Document::from_bytes("text.txt", text.into_bytes()).unwrap(),
-        turns: &[],
-        question: "When?",
-        method: &MethodSpec::plain(method),
         budget: Some(Budget::Share(0.5)),
-        sampling: &Sampling::default(),
         max_tokens: 6,
-        thinking: false,
-        limits: Limits::default(),
         vault,
+        ..Ask::new(&document, "When?", &method)
     };
     engine.ask(&ask, &mut |_| (), &Stop::new())
 }
@@ -121,10 +117,7 @@ fn the_state_comes_from_the_vault() {
         let file = Unpacked::architecture(stem);
         let engine = Engine::open(&file.path()).unwrap();
         let place = Place::default();
-        let vaults = Vaults {
-            folder: &place.vaults,
-            kind: PackedRows::F16,
-        };
+        let vaults = Vaults::new(&place.vaults, PackedRows::F16);
         let [first, second] = [(); 2].map(|()| ask(&engine, "snapkv", Some(vaults)).unwrap());
         assert!(
             first.vault.written && !first.vault.used,
@@ -141,10 +134,7 @@ fn the_state_comes_from_the_vault() {
             &engine,
             "snapkv",
             9,
-            Some(Vaults {
-                folder: &Place::default().vaults,
-                kind: PackedRows::F16,
-            }),
+            Some(Vaults::new(&Place::default().vaults, PackedRows::F16)),
         );
         assert_eq!(longer.text, alone.unwrap().text);
     }

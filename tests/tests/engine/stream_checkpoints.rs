@@ -7,9 +7,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{CacheType, PackedRows, Stop};
 use kept_engine::policies::{Budget, STREAMING};
 use kept_engine::vault::Vaults;
-use kept_engine::{
-    Answer, Ask, Engine, EngineError, Event, Limits, MethodSpec, Sampling, Streaming,
-};
+use kept_engine::{Answer, Ask, Engine, EngineError, Event, Limits, MethodSpec, Streaming};
 use kept_tests::golden::{Unpacked, repository};
 use kept_tests::method_spec::{TestMethod, spec};
 use kept_tests::vaults::Place;
@@ -40,28 +38,17 @@ fn ask(
     stop: &Stop,
 ) -> Result<Answer, EngineError> {
     let budget = Some(Budget::Rows(method.budget));
-    let method = MethodSpec {
-        name: method.name.to_owned(),
-        parameters: Vec::new(),
-    };
+    let method = MethodSpec::plain(method.name);
     let ask = Ask {
-        turns: &[],
-        document,
-        question,
-        method: &method,
         budget,
-        sampling: &Sampling::default(),
         // A longer answer on the same document.
         max_tokens: if question == FIRST { 12 } else { 20 },
-        thinking: false,
         limits: Limits {
             streaming: Streaming::On,
             ..Limits::default()
         },
-        vault: place.map(|place| Vaults {
-            folder: &place.vaults,
-            kind: PackedRows::Q8_0,
-        }),
+        vault: place.map(|place| Vaults::new(&place.vaults, PackedRows::Q8_0)),
+        ..Ask::new(document, question, &method)
     };
     engine.ask(&ask, &mut |_| (), stop)
 }
@@ -243,22 +230,14 @@ fn an_interrupted_reading_goes_on_with_the_same_answer() {
     let stopped = {
         let spec = MethodSpec::plain(method.name);
         let ask = Ask {
-            turns: &[],
-            document: &document,
-            question: FIRST,
-            method: &spec,
             budget: Some(Budget::Rows(method.budget)),
-            sampling: &Sampling::default(),
             max_tokens: 12,
-            thinking: false,
             limits: Limits {
                 streaming: Streaming::On,
                 ..Limits::default()
             },
-            vault: Some(Vaults {
-                folder: &place.vaults,
-                kind: PackedRows::Q8_0,
-            }),
+            vault: Some(Vaults::new(&place.vaults, PackedRows::Q8_0)),
+            ..Ask::new(&document, FIRST, &spec)
         };
         let mut on_event = |event: Event<'_>| {
             let saved = || !place.vaults.list().expect("a list").is_empty();

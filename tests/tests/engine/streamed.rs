@@ -8,7 +8,7 @@ use kept_engine::models::{Model, RopeTable, RowScratch};
 use kept_engine::policies::{Method, PromptShape, STREAMING, build, methods};
 use kept_engine::{
     Ask, Decoder, Engine, EngineError, LayerRetention, Limits, MethodSpec, Prefill, RetentionMap,
-    Sampling, Stream, StreamPlan, Streaming,
+    Stream, StreamPlan, Streaming,
 };
 use kept_tests::compare::assert_same;
 use kept_tests::engine::open;
@@ -527,29 +527,19 @@ fn a_document_beyond_the_context_length_is_streamed() {
     words += "The locker code of Ada Quimby is 4711. ";
     words += &sentence.repeat(4);
     let document = Document::from_bytes("long.txt", words.into_bytes()).expect("text");
-    let method = |name: &str| MethodSpec {
-        name: name.to_owned(),
-        parameters: Vec::new(),
-    };
     let ask = |method: &MethodSpec, streaming: Streaming| {
         let ask = Ask {
-            turns: &[],
-            document: &document,
-            question: "What is the locker code of Ada Quimby?",
-            method,
             budget: Some("256".parse().expect("rows")),
-            sampling: &Sampling::default(),
             max_tokens: 24,
-            thinking: false,
-            vault: None,
             limits: Limits {
                 streaming,
                 ..Limits::default()
             },
+            ..Ask::new(&document, "What is the locker code of Ada Quimby?", method)
         };
         engine.ask(&ask, &mut |_| (), &Stop::new())
     };
-    let answer = ask(&method("streaming_llm"), Streaming::Auto).expect("an answer");
+    let answer = ask(&MethodSpec::plain("streaming_llm"), Streaming::Auto).expect("an answer");
     assert!(answer.report.streamed && answer.prompt.len() > context);
     assert!(answer.text.contains("4711"), "{}", answer.text);
     assert!(
@@ -560,11 +550,11 @@ fn a_document_beyond_the_context_length_is_streamed() {
     assert!((answer.notes.iter()).any(|note| matches!(note, kept_engine::Note::Streaming { .. })));
     assert_eq!(answer.map.tokens, answer.prompt.len());
     assert!(answer.rows_per_layer.iter().all(|&rows| rows == 256));
-    let refusal = ask(&method("streaming_llm"), Streaming::Off)
+    let refusal = ask(&MethodSpec::plain("streaming_llm"), Streaming::Off)
         .err()
         .expect("too long");
     assert!(matches!(refusal, EngineError::TooLong { .. }), "{refusal}");
-    let refusal = ask(&method("snapkv"), Streaming::Auto)
+    let refusal = ask(&MethodSpec::plain("snapkv"), Streaming::Auto)
         .err()
         .expect("not snapkv");
     assert!(refusal.to_string().contains("treekv"), "{refusal}");

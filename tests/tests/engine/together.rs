@@ -6,9 +6,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::models::RopeTable;
 use kept_engine::policies::{Budget, Method, Parameters, build, methods};
-use kept_engine::{
-    Ask, Decoder, Engine, Limits, MethodSpec, Prefill, PrefillOutcome, PromptText, Sampling,
-};
+use kept_engine::{Ask, Decoder, Engine, MethodSpec, Prefill, PrefillOutcome, PromptText};
 use kept_tests::golden;
 
 const PROMPT: usize = 150;
@@ -106,10 +104,7 @@ fn answers_on_a_shared_prefill_equal_separate_answers() {
     let document = Document::open(&sample).expect("the sample");
     let question = "What is the locker code of Ann Quorvin?";
     let run = |name: &str, budget: usize| {
-        let method = MethodSpec {
-            name: name.to_owned(),
-            parameters: Vec::new(),
-        };
+        let method = MethodSpec::plain(name);
         (method, Budget::Rows(budget))
     };
     let names = [
@@ -130,16 +125,9 @@ fn answers_on_a_shared_prefill_equal_separate_answers() {
     assert_eq!(answers.prefills, 1, "the built-in model is small");
     for ((method, budget), found) in runs.iter().zip(&answers.texts) {
         let ask = Ask {
-            turns: &[],
-            document: &document,
-            question,
-            method,
             budget: Some(*budget),
-            sampling: &Sampling::default(),
             max_tokens: 24,
-            thinking: false,
-            limits: Limits::default(),
-            vault: None,
+            ..Ask::new(&document, question, method)
         };
         match (engine.ask(&ask, &mut |_| (), &Stop::new()), found) {
             (Ok(alone), Ok(found)) => {

@@ -6,7 +6,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{CacheType, PackedRows, Stop};
 use kept_engine::policies::Budget;
 use kept_engine::vault::{VaultFolder, Vaults};
-use kept_engine::{Answer, Ask, DocumentLength, Engine, Limits, MethodSpec, PlanRequest, Sampling};
+use kept_engine::{Answer, Ask, DocumentLength, Engine, Limits, MethodSpec, PlanRequest};
 use kept_models::testing::TinyLlama;
 use kept_tests::golden::repository;
 use kept_tests::vaults::files_of;
@@ -28,18 +28,8 @@ fn sample(behind: &str) -> Document {
     Document::open(&path).expect("a text")
 }
 
-fn method(name: &str) -> MethodSpec {
-    MethodSpec {
-        name: name.to_owned(),
-        parameters: Vec::new(),
-    }
-}
-
 fn vaults(folder: &VaultFolder) -> Vaults<'_> {
-    Vaults {
-        folder,
-        kind: PackedRows::Q8_0,
-    }
+    Vaults::new(folder, PackedRows::Q8_0)
 }
 
 fn asked(
@@ -61,16 +51,11 @@ fn asked_within(
     limits: Limits,
 ) -> Answer {
     let ask = Ask {
-        turns: &[],
-        document,
-        question: QUESTION,
-        method,
         budget,
-        sampling: &Sampling::default(),
         max_tokens: MAX_NEW_TOKENS,
-        thinking: false,
         limits,
         vault: Some(vaults(folder)),
+        ..Ask::new(document, QUESTION, method)
     };
     let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
     answer.expect("an answer")
@@ -93,7 +78,7 @@ fn estimates_with_a_vault_equal_the_ledger() {
     ];
     let mut used = Vec::new();
     for name in asked_for {
-        let method = method(name);
+        let method = MethodSpec::plain(name);
         let budget = Some("256".parse().expect("rows"));
         let request = PlanRequest {
             limits: Limits::default(),
@@ -126,7 +111,7 @@ fn estimates_with_a_vault_equal_the_ledger() {
 fn a_damaged_vault_of_another_document_is_removed() {
     let engine = engine();
     let place = tempfile::tempdir().expect("a folder");
-    let (folder, method) = (folder(place.path()), method("snapkv"));
+    let (folder, method) = (folder(place.path()), MethodSpec::plain("snapkv"));
     let first = asked(&engine, &sample(""), &method, &folder);
     assert!(first.vault.written, "{:?}", first.notes);
     let of_first = files_of(place.path()).pop().expect("a vault");
@@ -212,7 +197,7 @@ fn a_question_on_a_stored_document_uses_up_its_memory_limit() {
         folder
     };
     for name in ["snapkv", "h2o"] {
-        let method = method(name);
+        let method = MethodSpec::plain(name);
         let (first, unread) = within(&folder(&place.path().join("none")), &method);
         let (second, used) = within(&stored(name, &method), &method);
         assert!(!unread && used, "{name}");
@@ -222,7 +207,10 @@ fn a_question_on_a_stored_document_uses_up_its_memory_limit() {
         );
     }
     // A vault without the sums that the method measures: the document is read again.
-    let (h2o, other) = (method("h2o"), stored("other", &method("snapkv")));
+    let (h2o, other) = (
+        MethodSpec::plain("h2o"),
+        stored("other", &MethodSpec::plain("snapkv")),
+    );
     let (first, _) = within(&folder(&place.path().join("none")), &h2o);
     assert!(within(&other, &h2o).0 <= first);
 }
@@ -237,7 +225,7 @@ fn a_vault_never_costs_half_of_the_rows() {
     let (mut left_out, mut least) = (0, f64::INFINITY);
     for kib in (12 << 10..40 << 10).step_by(256) {
         for name in ["auto", "snapkv"] {
-            let method = method(name);
+            let method = MethodSpec::plain(name);
             let request = PlanRequest {
                 limits: Limits {
                     memory: Some(engine.program_bytes() + (kib << 10)),

@@ -169,10 +169,7 @@ fn a_stop_leaves_no_partial_vault() {
         let prefill = Prefill {
             chunk: case.chunk,
             vault: Some(VaultAccess {
-                vaults: Vaults {
-                    folder: &place.vaults,
-                    kind: PackedRows::Q8_0,
-                },
+                vaults: Vaults::new(&place.vaults, PackedRows::Q8_0),
                 model: &fingerprint,
                 document: "a document",
                 turns: &[],

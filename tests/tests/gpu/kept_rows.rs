@@ -305,10 +305,7 @@ fn assert_allocated_once(file: &Tiny, cache: CacheType, gpu: Device, meter: &Met
     let weights = model.gpu().expect("a GPU").bytes();
     // Of a large GPU, the multiprocessors and the products reserve 26 MB; the rows of an answer this long take 31 MB.
     let (max_new_tokens, budget) = (60_000, 90);
-    let method = MethodSpec {
-        name: "snapkv".to_owned(),
-        parameters: Vec::new(),
-    };
+    let method = MethodSpec::plain("snapkv");
     let shape = PromptShape::of(LONG);
     let rows = Some(Budget::Rows(budget));
     let expected = engine.expected_ledger(&shape, &method, rows, max_new_tokens);

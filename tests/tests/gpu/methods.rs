@@ -7,7 +7,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::Budget;
-use kept_engine::{Ask, Engine, Limits, MethodSpec, Prefill, Sampling};
+use kept_engine::{Ask, Engine, MethodSpec, Prefill};
 use kept_engine_cuda::OnGpu;
 use kept_models::testing::TinyLlama;
 use kept_tests::method_spec::{TestMethod, spec};
@@ -264,21 +264,11 @@ fn an_engine_stays_on_the_cpu_if_the_gpu_is_too_small() {
             b"The locker code of Ann Quorvin is 4711.".to_vec(),
         )
         .expect("a text");
-        let method = MethodSpec {
-            name: "snapkv".to_owned(),
-            parameters: Vec::new(),
-        };
+        let method = MethodSpec::plain("snapkv");
         let ask = Ask {
-            turns: &[],
-            document: &document,
-            question: "Who?",
-            method: &method,
             budget: Some(Budget::Rows(40)),
-            sampling: &Sampling::default(),
             max_tokens: 3,
-            thinking: false,
-            limits: Limits::default(),
-            vault: None,
+            ..Ask::new(&document, "Who?", &method)
         };
         let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
         answer.expect("an answer").text

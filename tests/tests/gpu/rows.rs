@@ -101,13 +101,6 @@ fn f32_rows_are_refused_on_a_gpu() {
     );
 }
 
-fn method(name: &str) -> MethodSpec {
-    MethodSpec {
-        name: name.to_owned(),
-        parameters: Vec::new(),
-    }
-}
-
 /// The ledger's prediction of GPU memory is within a twentieth of the measured peak.
 #[test]
 fn estimated_gpu_memory_equals_the_measured_peak() {
@@ -129,7 +122,7 @@ fn estimated_gpu_memory_equals_the_measured_peak() {
         let budget = (budget > 0).then_some(Budget::Rows(budget));
         let shape = PromptShape::of(ids.len());
         let expected = engine
-            .expected_ledger(&shape, &method(name), budget, 6)
+            .expected_ledger(&shape, &MethodSpec::plain(name), budget, 6)
             .expect("an estimate");
         assert_eq!(meter.most(), weights, "{name}: an estimate takes nothing");
 
@@ -172,23 +165,15 @@ fn a_question_that_does_not_fit_a_gpu_is_refused() {
     let weights = large.model().gpu().expect("a GPU").bytes();
     let text = "the word and ".repeat(60).into_bytes();
     let document = kept_engine::documents::Document::from_bytes("note.txt", text).expect("a text");
-    let sampling = kept_engine::Sampling::default();
-    let full = method("full");
+    let full = MethodSpec::plain("full");
     let ask = |engine: &Engine, memory: Option<u64>| {
         let ask = kept_engine::Ask {
-            turns: &[],
-            document: &document,
-            question: "Who?",
-            method: &full,
-            budget: None,
-            sampling: &sampling,
             max_tokens: 2,
-            thinking: false,
             limits: kept_engine::Limits {
                 memory,
                 ..kept_engine::Limits::default()
             },
-            vault: None,
+            ..kept_engine::Ask::new(&document, "Who?", &full)
         };
         engine.ask(&ask, &mut |_| (), &Stop::new())
     };
@@ -224,7 +209,7 @@ fn the_context_that_fits_a_gpu_is_computed_without_loading() {
     let engine = Engine::open(&file.path).expect("a model");
     let there = engine.on_gpu(gpu.dry_run()).expect("as if");
     assert_eq!(meter.most(), 0, "nothing is copied");
-    let usual = method("snapkv");
+    let usual = MethodSpec::plain("snapkv");
     let weights = there.model().gpu().expect("as if there").bytes();
     let (little, much) = (
         there.fit(weights + (2 << 20), &usual),

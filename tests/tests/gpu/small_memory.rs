@@ -8,7 +8,7 @@ use kept_engine::kernels::{CacheType, PackedRows, Stop, format_bytes};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{Budget, PromptShape};
 use kept_engine::vault::Vaults;
-use kept_engine::{Ask, Engine, EngineError, Limits, MethodSpec, Prefill, Sampling, Streaming};
+use kept_engine::{Ask, Engine, EngineError, Limits, MethodSpec, Prefill, Streaming};
 use kept_engine_cuda::OnGpu;
 use kept_models::testing::{MetaValue, TinyLlama};
 use kept_tests::method_spec::{TestMethod, spec};
@@ -165,24 +165,16 @@ fn ask_with(
 ) -> Result<kept_engine::Answer, EngineError> {
     let text = "the word and ".repeat(times).into_bytes();
     let document = Document::from_bytes("note.txt", text).expect("a text");
-    let method = MethodSpec {
-        name: "snapkv".to_owned(),
-        parameters: Vec::new(),
-    };
+    let method = MethodSpec::plain("snapkv");
     let ask = Ask {
-        turns: &[],
-        document: &document,
-        question: "Who?",
-        method: &method,
         budget: Some(Budget::Rows(40)),
-        sampling: &Sampling::default(),
         max_tokens: 2,
-        thinking: false,
         limits: Limits {
             memory,
             streaming: Streaming::Off,
         },
         vault,
+        ..Ask::new(&document, "Who?", &method)
     };
     engine.ask(&ask, &mut |_| (), &Stop::new())
 }
@@ -232,10 +224,7 @@ fn vault_rows_are_uploaded_packed_and_none_downloaded() {
     let engine = Engine::open(&file.path).expect("a model");
     let engine = engine.on_gpu(gpu).expect("memory");
     let copied = |times: usize| {
-        let vaults = Vaults {
-            folder: &place.vaults,
-            kind: PackedRows::Q8_0,
-        };
+        let vaults = Vaults::new(&place.vaults, PackedRows::Q8_0);
         let before = Transfers::of(&meter);
         let answer = ask_with(&engine, None, times, Some(vaults)).expect("an answer");
         (answer, Transfers::of(&meter).since(before))
@@ -329,10 +318,7 @@ fn an_8b_model_with_128k_tokens_fits_8_gib() {
         let there = engine.on_gpu(emulated::device(86, free).dry_run());
         let there = there.expect("as if");
         let (weights, away) = bytes(there.model());
-        let method = MethodSpec {
-            name: "snapkv".to_owned(),
-            parameters: Vec::new(),
-        };
+        let method = MethodSpec::plain("snapkv");
         let shape = PromptShape::of(128 << 10);
         let ledger = there.expected_ledger(&shape, &method, Some(Budget::Rows(2048)), 512);
         let taken = ledger.expect("an estimate").gpu;

@@ -8,7 +8,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::LayerKind;
 use kept_engine::policies::{Budget, PromptShape, build};
-use kept_engine::{Ask, Engine, Event, Limits, MemoryNow, MethodSpec, PlanRequest, Sampling};
+use kept_engine::{Ask, Engine, Event, MemoryNow, MethodSpec, PlanRequest};
 use kept_tests::compare::{apart, assert_same};
 use kept_tests::engine::{Told, open, read_and_step};
 use kept_tests::golden::{self, ARCHITECTURES, Tensors, Unpacked, ids};
@@ -198,21 +198,11 @@ fn events_list_the_evicting_layers() {
     let text = "The nets are mended in the morning, and the tea is strong. ".repeat(4);
     std::fs::write(&path, text).expect("the document is written");
     let document = Document::open(&path).expect("a text");
-    let method = MethodSpec {
-        name: "streaming_llm".to_owned(),
-        parameters: Vec::new(),
-    };
+    let method = MethodSpec::plain("streaming_llm");
     let ask = Ask {
-        turns: &[],
-        document: &document,
-        question: "When?",
-        method: &method,
         budget: Some(Budget::Rows(30)),
-        sampling: &Sampling::default(),
         max_tokens: 20,
-        thinking: false,
-        limits: Limits::default(),
-        vault: None,
+        ..Ask::new(&document, "When?", &method)
     };
     let mut heard = Heard::default();
     let answer = engine
@@ -262,10 +252,7 @@ fn memory_and_map_include_sliding_windows() {
         assert_eq!(all, full as u64 * n as u64 * a_row + engine.window_bytes(n));
         let ids: Vec<u32> = (0..n as u32).map(|i| 3 + i * 7 % 300).collect();
         for (name, budget) in [("full", 0), ("snapkv", 20), ("streaming_llm", 20)] {
-            let method = MethodSpec {
-                name: name.to_owned(),
-                parameters: Vec::new(),
-            };
+            let method = MethodSpec::plain(name);
             let bytes = engine.window_bytes(n) + budget * engine.bytes_per_row();
             // Bytes of the rows alone, sliding windows first; a budget in bytes also covers tables and the answer's
             // buffers (`engine/src/plan/memory.rs`).

@@ -14,9 +14,7 @@ use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::models::{Model, StreamDecoder};
 use kept_engine::policies::{Parameters, build, methods};
 use kept_engine::vault::Vaults;
-use kept_engine::{
-    AUTO, Answer, Ask, Engine, Limits, MethodSpec, NEUTRAL_QUESTIONS, PlanRequest, Sampling, Turn,
-};
+use kept_engine::{AUTO, Answer, Ask, Engine, MethodSpec, NEUTRAL_QUESTIONS, PlanRequest, Turn};
 use kept_eval::qa::QaQuestion;
 use kept_tests::cases::ranges;
 use kept_tests::compare::{lead, likeliest};
@@ -248,19 +246,10 @@ fn asked(
 ) -> Answer {
     let document = Document::open(&document("letter.txt")).expect("the letter");
     let ask = Ask {
-        turns: &[],
-        document: &document,
-        question,
-        method,
         budget: budget.map(|budget| budget.parse().expect("a budget")),
-        sampling: &Sampling::default(),
         max_tokens: ANSWER,
-        thinking: false,
-        limits: Limits::default(),
-        vault: vault.map(|place| Vaults {
-            folder: &place.vaults,
-            kind: PackedRows::F16,
-        }),
+        vault: vault.map(|place| Vaults::new(&place.vaults, PackedRows::F16)),
+        ..Ask::new(&document, question, method)
     };
     let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
     answer.unwrap_or_else(|e| panic!("{}: {e}", method.name))
@@ -303,20 +292,12 @@ fn assert_conversations(name: &str) {
         let mut turns = Vec::new();
         for turn in conversation["turns"].as_array().expect("turns") {
             let string = |field: &str| turn[field].as_str().expect(field);
+            let full = MethodSpec::plain("full");
             let ask = Ask {
-                document: &document,
                 turns: &turns,
-                question: string("question"),
-                method: &method("full"),
-                budget: None,
-                sampling: &Sampling::default(),
                 max_tokens: ANSWER,
-                thinking: false,
-                limits: Limits::default(),
-                vault: Some(Vaults {
-                    folder: &place.vaults,
-                    kind: PackedRows::F16,
-                }),
+                vault: Some(Vaults::new(&place.vaults, PackedRows::F16)),
+                ..Ask::new(&document, string("question"), &full)
             };
             let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
             let answer = answer.expect("an answer");
@@ -357,13 +338,6 @@ fn qwen_converses_like_llama_cpp() {
     assert_conversations(QWEN);
 }
 
-fn method(name: &str) -> MethodSpec {
-    MethodSpec {
-        name: name.to_owned(),
-        parameters: Vec::new(),
-    }
-}
-
 fn assert_vault(name: &str) {
     let Some((path, _)) = fetched(name) else {
         return;
@@ -371,7 +345,15 @@ fn assert_vault(name: &str) {
     let engine = Engine::open(&path).expect("the model opens");
     for (name, budget) in [("full", None), ("snapkv", Some("25%"))] {
         let (place, fresh) = (Place::default(), Place::default());
-        let ask = |question, place| asked(&engine, &method(name), budget, question, Some(place));
+        let ask = |question, place| {
+            asked(
+                &engine,
+                &MethodSpec::plain(name),
+                budget,
+                question,
+                Some(place),
+            )
+        };
         let first = ask(FIRST, &place);
         assert!(!first.vault.used && !first.text.trim().is_empty());
         let (again, rebuild) = (ask(SECOND, &place), ask(SECOND, &fresh));
@@ -402,7 +384,7 @@ fn assert_methods(name: &str) {
     };
     let engine = Engine::open(&path).expect("the model opens");
     for info in methods() {
-        let method = method(info.name);
+        let method = MethodSpec::plain(info.name);
         let answer = asked(&engine, &method, Some("25%"), FIRST, None);
         let what = format!("{name}, {}: {:?}", info.name, answer.text);
         assert!(!answer.text.trim().is_empty(), "{what}");
@@ -486,20 +468,12 @@ fn assert_sample(engine: &Engine) {
     let place = Place::default();
     for asked in [&questions].into_iter().chain(more) {
         let text = |name: &str| asked[name].as_str().expect(name);
+        let auto = MethodSpec::plain(AUTO);
         let ask = Ask {
-            turns: &[],
-            document: &document,
-            question: text("question"),
-            method: &method(AUTO),
             budget: Some("25%".parse().expect("a budget")),
-            sampling: &Sampling::default(),
             max_tokens: ANSWER,
-            thinking: false,
-            limits: Limits::default(),
-            vault: Some(Vaults {
-                folder: &place.vaults,
-                kind: PackedRows::F16,
-            }),
+            vault: Some(Vaults::new(&place.vaults, PackedRows::F16)),
+            ..Ask::new(&document, text("question"), &auto)
         };
         let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
         let answer = answer.expect("an answer");
@@ -633,19 +607,10 @@ fn ranks_of_answers(engine: &Engine, method: &MethodSpec) -> Vec<[usize; 2]> {
         let place = Place::default();
         let kept = |question: &str| {
             let ask = Ask {
-                turns: &[],
-                document: &document,
-                question,
-                method,
                 budget: Some("25%".parse().expect("a budget")),
-                sampling: &Sampling::default(),
                 max_tokens: 0,
-                thinking: false,
-                limits: Limits::default(),
-                vault: Some(Vaults {
-                    folder: &place.vaults,
-                    kind: PackedRows::F16,
-                }),
+                vault: Some(Vaults::new(&place.vaults, PackedRows::F16)),
+                ..Ask::new(&document, question, method)
             };
             let answer = engine.ask(&ask, &mut |_| (), &Stop::new()).expect("a map");
             let counts = answer.map.counts()[answer.prompt.document.clone()].to_vec();
@@ -687,7 +652,7 @@ fn assert_ranks(name: &str, least: [f64; 3]) {
         return;
     };
     let engine = Engine::open(&path).expect("the model opens");
-    let ranks = ranks_of_answers(&engine, &method("snapkv"));
+    let ranks = ranks_of_answers(&engine, &MethodSpec::plain("snapkv"));
     let within =
         |by: usize| [1, 3, 10].map(|most| ranks.iter().filter(|rank| rank[by] < most).count());
     let (found, by_difference) = (within(0), within(1));

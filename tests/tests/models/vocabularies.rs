@@ -11,7 +11,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::models::Tokenizer;
 use kept_engine::models::gguf::Gguf;
-use kept_engine::{Ask, Engine, Limits, MethodSpec, Sampling};
+use kept_engine::{Ask, Engine, MethodSpec};
 use kept_models::testing::{GgufWriter, MetaValue};
 use kept_tests::fetched::{self, fingerprint};
 use kept_tests::golden::{self, ids};
@@ -292,20 +292,11 @@ fn a_note_reports_dropped_bytes() {
     let engine = Engine::open(&path).expect("the model opens");
     let notes = |text: &str| -> Vec<String> {
         let document = Document::from_bytes("log.txt", text.as_bytes().to_vec());
+        let document = document.expect("a document");
+        let method = MethodSpec::plain("full");
         let ask = Ask {
-            turns: &[],
-            document: &document.expect("a document"),
-            question: "What opened?",
-            method: &MethodSpec {
-                name: "full".to_owned(),
-                parameters: Vec::new(),
-            },
-            budget: None,
-            sampling: &Sampling::default(),
             max_tokens: 1,
-            thinking: false,
-            limits: Limits::default(),
-            vault: None,
+            ..Ask::new(&document, "What opened?", &method)
         };
         let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
         let notes = answer.expect("an answer").notes;

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::Budget;
-use kept_engine::{Ask, Engine, EngineError, Event, Finish, Limits, MethodSpec, Phase, Sampling};
+use kept_engine::{Ask, Engine, EngineError, Event, Finish, MethodSpec, Phase};
 use kept_tests::golden::repository;
 use kept_tests::terminal::program;
 
@@ -17,25 +17,10 @@ fn sample() -> Document {
     Document::open(&repository().join("assets/sample.txt")).expect("the sample opens")
 }
 
-fn method(name: &str) -> MethodSpec {
-    MethodSpec {
-        name: name.to_owned(),
-        parameters: Vec::new(),
-    }
-}
-
-fn ask<'a>(document: &'a Document, method: &'a MethodSpec, sampling: &'a Sampling) -> Ask<'a> {
+fn ask<'a>(document: &'a Document, method: &'a MethodSpec) -> Ask<'a> {
     Ask {
-        turns: &[],
-        document,
-        question: "What is the locker code of Ann Quorvin?",
-        method,
-        budget: None,
-        sampling,
         max_tokens: 32,
-        thinking: false,
-        limits: Limits::default(),
-        vault: None,
+        ..Ask::new(document, "What is the locker code of Ann Quorvin?", method)
     }
 }
 
@@ -46,7 +31,7 @@ fn a_stop_while_reading_ends_the_reading() {
         let stop = Stop::new();
         let mut heard = 0;
         let result = engine.ask(
-            &ask(&document, &method(name), &Sampling::default()),
+            &ask(&document, &MethodSpec::plain(name)),
             &mut |event| match event {
                 Event::Prompt(_) => {}
                 Event::Progress(..) => {
@@ -72,7 +57,7 @@ fn a_stop_while_answering_keeps_what_was_said() {
     let mut said = String::new();
     let answer = engine
         .ask(
-            &ask(&document, &method("full"), &Sampling::default()),
+            &ask(&document, &MethodSpec::plain("full")),
             &mut |event| {
                 if let Event::Token { text } = event {
                     said += text;
@@ -94,7 +79,7 @@ fn progress_ends_at_the_prompt_s_length() {
     let mut before = 0;
     let answer = engine
         .ask(
-            &ask(&document, &method("snapkv"), &Sampling::default()),
+            &ask(&document, &MethodSpec::plain("snapkv")),
             &mut |event| {
                 if let Event::Progress(progress, _) = event
                     && progress.phase == Phase::Reading
@@ -118,7 +103,7 @@ fn tokens_of_the_document_tile_it() {
     let (engine, document) = (engine(), sample());
     let answer = engine
         .ask(
-            &ask(&document, &method("full"), &Sampling::default()),
+            &ask(&document, &MethodSpec::plain("full")),
             &mut |_| {},
             &Stop::new(),
         )
@@ -210,14 +195,13 @@ const LOSES_THE_SAMPLE: [(&str, &str); 9] = [
 #[test]
 fn every_method_answers_the_sample_or_is_known_to_lose_it() {
     let (engine, document) = (engine(), sample());
-    let sampling = Sampling::default();
     for info in kept_engine::policies::methods() {
-        let method = method(info.name);
+        let method = MethodSpec::plain(info.name);
         let asked = Ask {
             budget: Some(Budget::Share(0.25)),
             max_tokens: 24,
             question: "What is the locker code of Ann Quorvin?",
-            ..ask(&document, &method, &sampling)
+            ..ask(&document, &method)
         };
         let answer = engine.ask(&asked, &mut |_| (), &Stop::new());
         let text = answer.expect(info.name).text;

@@ -7,7 +7,7 @@ use kept_engine::kernels::{
     ClassScratch, HeadShape, Pairing, RankRotation, RowStore, Stop, rotate,
 };
 use kept_engine::policies::{ClassTable, Evict, Pos, Positions, Retention, build};
-use kept_engine::{Ask, CompactLayer, Engine, Limits, MethodSpec, Sampling};
+use kept_engine::{Ask, CompactLayer, Engine, MethodSpec};
 use kept_tests::cases::Case;
 use kept_tests::compare::assert_same;
 use kept_tests::engine::{Told, open, read_and_step};
@@ -426,16 +426,13 @@ fn tables_are_counted_and_an_answer_allocates_nothing() {
     };
     let budget = Some("96".parse().expect("a budget"));
     let question = Ask {
-        turns: &[],
-        document: &document,
-        question: "What is the locker code of Ann Quorvin?",
-        method: &method,
         budget,
-        sampling: &Sampling::default(),
         max_tokens: 12,
-        thinking: false,
-        limits: Limits::default(),
-        vault: None,
+        ..Ask::new(
+            &document,
+            "What is the locker code of Ann Quorvin?",
+            &method,
+        )
     };
     let answer = engine
         .ask(&question, &mut |_| (), &Stop::new())

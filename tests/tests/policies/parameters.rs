@@ -4,7 +4,7 @@
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::{Budget, MethodInfo, PolicyError, build, methods};
-use kept_engine::{Ask, Engine, EngineError, Limits, MethodSpec, Sampling, Streaming};
+use kept_engine::{Ask, Engine, EngineError, Limits, MethodSpec, Streaming};
 use kept_tests::golden::repository;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -154,19 +154,13 @@ fn any_parameters_give_an_answer_or_a_sentence() {
             parameters: drawn.parameters(),
         };
         let asked = Ask {
-            turns: &[],
-            document: &document,
-            question: "Who?",
-            method: &method,
             budget: drawn.budget,
-            sampling: &Sampling::default(),
             max_tokens: drawn.max_tokens,
-            thinking: false,
             limits: Limits {
                 streaming: drawn.streaming,
                 memory: None,
             },
-            vault: None,
+            ..Ask::new(&document, "Who?", &method)
         };
         if let Err(error) = engine.ask(&asked, &mut |_| (), &Stop::new()) {
             prop_assert!(is_a_sentence(&error), "{:?}: {error}", method);

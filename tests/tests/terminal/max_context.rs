@@ -58,10 +58,7 @@ fn ample_memory_fits_the_whole_context() {
 fn fewer_rows_fit_more_tokens_in_little_memory() {
     let engine = engine();
     // Enough for a part of the context length.
-    let full = MethodSpec {
-        name: "full".to_owned(),
-        parameters: Vec::new(),
-    };
+    let full = MethodSpec::plain("full");
     let context = engine.model().config().context;
     let free = |tokens| {
         let prompt = PromptShape::of(tokens);

@@ -266,10 +266,7 @@ fn left_to_itself_the_sample_is_kept_in_part_and_a_document_of_ones_own_is_not()
 
 fn chosen() -> Chosen {
     Chosen {
-        method: MethodSpec {
-            name: "snapkv".into(),
-            parameters: Vec::new(),
-        },
+        method: MethodSpec::plain("snapkv"),
         rows: 25,
         cache: kept_engine::kernels::CacheType::F32,
         expected_bytes: 1,
