@@ -12,7 +12,7 @@ use crate::golden::repository;
 use crate::terminal;
 use kept_engine::MethodSpec;
 use kept_worker::protocol::{
-    Access, AskRequest, ProtocolError, Reply, Request, read_message, write_message,
+    Access, AskRequest, EstimateRequest, ProtocolError, Reply, Request, read_message, write_message,
 };
 
 /// Longer than anything takes even on a busy machine; a longer wait is a hang.
@@ -233,32 +233,49 @@ pub fn open_model(model: &str) -> Request {
     }
 }
 
-/// The method `name` with its defaults.
-pub fn method(name: &str) -> MethodSpec {
-    MethodSpec {
-        name: name.to_owned(),
-        parameters: Vec::new(),
+/// A question with the method `name` and the default budget.
+pub fn question(question: &str, name: &str) -> AskRequest {
+    AskRequest {
+        turns: Vec::new(),
+        instructions: String::new(),
+        question: question.to_owned(),
+        method: MethodSpec::plain(name),
+        budget: None,
+        max_tokens: 48,
+        temperature: 0.0,
+        seed: 0,
+        repeat_penalty: None,
+        thinking: false,
+        cache: None,
+        memory: None,
     }
 }
 
-/// A question with the method `name` and the default budget.
-pub fn ask(ticket: u64, question: &str, name: &str) -> Request {
-    Request::Ask {
-        ticket,
-        ask: AskRequest {
-            turns: Vec::new(),
-            instructions: String::new(),
-            question: question.to_owned(),
-            method: method(name),
-            budget: None,
-            max_tokens: 48,
-            temperature: 0.0,
-            seed: 0,
-            repeat_penalty: None,
-            thinking: false,
-            cache: None,
-            memory: None,
-        },
+/// As [`question`], with 64 rows and a temperature at which the answer never ends by itself.
+pub fn endless(text: &str, name: &str, max_tokens: usize) -> AskRequest {
+    AskRequest {
+        budget: Some("64".to_owned()),
+        max_tokens,
+        temperature: 100.0,
+        seed: 3,
+        ..question(text, name)
+    }
+}
+
+/// Asks a [`question`].
+pub fn ask(ticket: u64, text: &str, name: &str) -> Request {
+    let ask = question(text, name);
+    Request::Ask { ticket, ask }
+}
+
+/// Questions with the method `name`, for an estimate.
+pub fn questions(name: &str) -> EstimateRequest {
+    EstimateRequest {
+        method: MethodSpec::plain(name),
+        budget: None,
+        cache: None,
+        memory: None,
+        max_tokens: None,
     }
 }
 

@@ -10,15 +10,15 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::vault::{VaultFolder, Vaults};
 use kept_engine::{
-    Answer, Ask, Engine, Finish, LEVELS, Limits, MapGrid, NEUTRAL_QUESTIONS, Phase, Sampling,
+    Answer, Ask, Engine, Finish, LEVELS, MapGrid, MethodSpec, NEUTRAL_QUESTIONS, Phase,
 };
 use kept_tests::gguf_edit::GgufEdit;
 use kept_tests::golden::repository;
-use kept_worker::protocol::{
-    AnswerFacts, AskRequest, EstimateRequest, Failure, Reply, Request, header,
-};
+use kept_worker::protocol::{AnswerFacts, EstimateRequest, Failure, Reply, Request, header};
 
-use kept_tests::worker::{Worker, ask, is_end, method, open_document, open_model, sample};
+use kept_tests::worker::{
+    Worker, ask, endless, is_end, open_document, open_model, questions, sample,
+};
 
 const QUESTION: &str = "What is the locker code of Ann Quorvin?";
 
@@ -86,21 +86,12 @@ fn answered_in_process(document: &Document) -> Answer {
     let engine = Engine::open(&repository().join("assets/mini.gguf")).expect("mini");
     let folder = tempfile::tempdir().expect("a folder");
     let folder = VaultFolder::new(folder.path(), 1 << 30);
+    let method = MethodSpec::plain("snapkv");
     let ask = Ask {
-        turns: &[],
-        document,
-        question: QUESTION,
-        method: &method("snapkv"),
-        budget: None,
-        sampling: &Sampling::default(),
         max_tokens: 48,
-        thinking: false,
-        limits: Limits::default(),
         // As in the worker: a document with a vault is read in other chunks.
-        vault: Some(Vaults {
-            folder: &folder,
-            kind: PackedRows::Q8_0,
-        }),
+        vault: Some(Vaults::new(&folder, PackedRows::Q8_0)),
+        ..Ask::new(document, QUESTION, &method)
     };
     let answer = engine.ask(&ask, &mut |_| {}, &Stop::new());
     answer.expect("an answer")
@@ -322,11 +313,8 @@ fn estimates_do_not_wait_for_a_question() {
         worker.say(&Request::Estimate {
             ticket,
             of: EstimateRequest {
-                method: method("snapkv"),
                 budget: budget.map(str::to_owned),
-                cache: None,
-                memory: None,
-                max_tokens: None,
+                ..questions("snapkv")
             },
             turns: Vec::new(),
         });
@@ -367,21 +355,7 @@ fn a_stopped_answer_keeps_its_text() {
     let mut worker = ready();
     worker.say(&Request::Ask {
         ticket: 9,
-        ask: AskRequest {
-            turns: Vec::new(),
-            instructions: String::new(),
-            question: QUESTION.to_owned(),
-            method: method("streaming_llm"),
-            budget: Some("64".to_owned()),
-            max_tokens: 2000,
-            // A temperature at which the answer never ends by itself.
-            temperature: 100.0,
-            seed: 3,
-            repeat_penalty: None,
-            thinking: false,
-            cache: None,
-            memory: None,
-        },
+        ask: endless(QUESTION, "streaming_llm", 2000),
     });
     let mut heard = worker.until(|reply| matches!(reply, Reply::Token { .. }));
     worker.say(&Request::Stop { ticket: 9 });

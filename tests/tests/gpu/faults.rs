@@ -7,13 +7,11 @@ use kept_cuda::{Buffer, Device, DeviceError, emulated};
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::Budget;
-use kept_engine::{
-    Answer, Ask, Engine, EngineError, Event, Finish, Limits, MethodSpec, Sampling, Streaming,
-};
+use kept_engine::{Answer, Ask, Engine, EngineError, Event, Finish, Limits, MethodSpec, Streaming};
 use kept_engine_cuda::OnGpu;
 use kept_models::testing::TinyLlama;
-use kept_tests::worker::{Worker, ask, is_end, open_document, open_model};
-use kept_worker::protocol::{AskRequest, Failure, Reply, Request};
+use kept_tests::worker::{Worker, ask, endless, is_end, open_document, open_model};
+use kept_worker::protocol::{Failure, Reply, Request};
 
 /// Memory of the emulated GPU, which a test fills.
 const LITTLE: u64 = 32 << 20;
@@ -40,23 +38,15 @@ fn asked(
 ) -> Result<Answer, EngineError> {
     let text = "the word and ".repeat(times).into_bytes();
     let document = Document::from_bytes("note.txt", text).expect("a text");
+    let method = MethodSpec::plain(method);
     let ask = Ask {
-        turns: &[],
-        document: &document,
-        question: "Who?",
-        method: &MethodSpec {
-            name: method.to_owned(),
-            parameters: Vec::new(),
-        },
         budget: Some(Budget::Rows(40)),
-        sampling: &Sampling::default(),
         max_tokens: 5,
-        thinking: false,
         limits: Limits {
             memory: None,
             streaming: Streaming::Off,
         },
-        vault: None,
+        ..Ask::new(&document, "Who?", &method)
     };
     engine.ask(&ask, watch, stop)
 }
@@ -309,21 +299,7 @@ fn a_worker_with_a_failed_gpu_exits_with_71() {
     };
     let endless = Request::Ask {
         ticket: 1,
-        ask: AskRequest {
-            turns: Vec::new(),
-            instructions: String::new(),
-            question: question.to_owned(),
-            method: kept_tests::worker::method("h2o"),
-            budget: Some("64".to_owned()),
-            max_tokens: 3000,
-            // A temperature at which the answer never ends by itself.
-            temperature: 100.0,
-            seed: 3,
-            repeat_penalty: None,
-            thinking: false,
-            cache: None,
-            memory: None,
-        },
+        ask: endless(question, "h2o", 3000),
     };
     for (launch, question, answers) in [
         ("20", &ask(1, question, "snapkv"), false),

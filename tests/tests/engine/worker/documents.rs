@@ -2,14 +2,12 @@
 
 use kept_engine::documents::{Document, Part};
 use kept_tests::golden::repository;
-use kept_worker::protocol::{
-    Access, EstimateRequest, Failure, FaultCode, Reply, Request, write_message,
-};
+use kept_worker::protocol::{Access, Failure, FaultCode, Reply, Request, write_message};
 
 use super::{QUESTION, failure, ready};
 use kept_engine::Note;
 use kept_tests::worker::{
-    Worker, add_document, ask, is_end, method, open_document, open_model, sample,
+    Worker, add_document, ask, is_end, open_document, open_model, questions, sample,
 };
 
 fn streamed(note: &Note) -> bool {
@@ -141,13 +139,7 @@ fn a_document_beyond_the_context_length_is_announced() {
     worker.say(&ask(1, QUESTION, "snapkv"));
     worker.say(&Request::Estimate {
         ticket: 2,
-        of: EstimateRequest {
-            method: method("treekv"),
-            budget: None,
-            cache: None,
-            memory: None,
-            max_tokens: None,
-        },
+        of: questions("treekv"),
         turns: Vec::new(),
     });
     let (mut announced, mut refused, mut estimated, mut answered) = (false, false, false, false);

@@ -6,7 +6,7 @@ use kept_worker::protocol::{AskRequest, EstimateRequest, Failure, FaultCode, Rep
 use serde_json::json;
 
 use super::{QUESTION, failure, ready};
-use kept_tests::worker::{Worker, is_end, method, open_document, sample};
+use kept_tests::worker::{Worker, is_end, open_document, question, questions, sample};
 
 const MIB: u64 = 1 << 20;
 
@@ -14,11 +14,10 @@ fn estimate(name: &str, budget: Option<&str>, memory: Option<u64>) -> Request {
     Request::Estimate {
         ticket: 1,
         of: EstimateRequest {
-            method: method(name),
             budget: budget.map(str::to_owned),
-            cache: None,
             memory,
             max_tokens: Some(48),
+            ..questions(name)
         },
         turns: Vec::new(),
     }
@@ -28,18 +27,8 @@ fn ask(name: &str, memory: Option<u64>) -> Request {
     Request::Ask {
         ticket: 2,
         ask: AskRequest {
-            turns: Vec::new(),
-            instructions: String::new(),
-            question: QUESTION.to_owned(),
-            method: method(name),
-            budget: None,
-            max_tokens: 48,
-            temperature: 0.0,
-            seed: 0,
-            repeat_penalty: None,
-            thinking: false,
-            cache: None,
             memory,
+            ..question(QUESTION, name)
         },
     }
 }

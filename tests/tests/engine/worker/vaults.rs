@@ -5,8 +5,8 @@ use std::path::Path;
 
 use kept_engine::vault::VaultUse;
 use kept_engine::{AUTO, Estimate, Phase, Turn};
-use kept_tests::worker::{Worker, ask, is_end, method, open_document, open_model, sample};
-use kept_worker::protocol::{EstimateRequest, Failure, Reply, Request, Vault};
+use kept_tests::worker::{Worker, ask, is_end, open_document, open_model, questions, sample};
+use kept_worker::protocol::{Failure, Reply, Request, Vault};
 
 use super::{QUESTION, failure};
 
@@ -18,17 +18,6 @@ fn start(folder: &Path) -> Worker {
     worker.say(&open_document(sample()));
     worker.find(|reply| matches!(reply, Reply::Tokens { .. }));
     worker
-}
-
-/// Questions with a method.
-fn questions(name: &str) -> EstimateRequest {
-    EstimateRequest {
-        method: method(name),
-        budget: None,
-        cache: None,
-        memory: None,
-        max_tokens: None,
-    }
 }
 
 fn estimate(worker: &mut Worker, name: &str) -> Estimate {
