@@ -271,14 +271,7 @@ fn a_deleted_conversation_hears_nothing_of_what_still_ends() {
         panic!("{requests:?}")
     };
     assert_eq!(*ticket, first);
-    let second = story
-        .state
-        .ask(
-            "Second?",
-            Choice::plain("snapkv", None),
-            Relation::default(),
-        )
-        .expect("accepted");
+    let second = story.try_to_ask("Second?").expect("accepted");
     assert_eq!(story.requests(), [], "the worker takes one at a time");
     story.hear(token(first, "late"));
     story.hear(answered(first, "late", Finish::Stopped));
@@ -298,14 +291,7 @@ fn a_held_question_can_be_stopped() {
     let mut story = Story::ready();
     let (_, first) = story.ask("First?");
     story.delete();
-    story
-        .state
-        .ask(
-            "Second?",
-            Choice::plain("snapkv", None),
-            Relation::default(),
-        )
-        .expect("accepted");
+    story.try_to_ask("Second?").expect("accepted");
     story.look();
     story.state.stop();
     assert_eq!(story.turn().state, TurnState::Stopped);
@@ -344,24 +330,10 @@ fn an_estimate_goes_to_who_asked() {
 fn senseless_replies_are_errors() {
     let mut story = Story::ready();
     let (_, ticket) = story.ask("Why?");
-    let prompt = Reply::Prompt {
-        ticket,
-        document_tokens: 3,
-        tokens_per_cell: 1,
-        turns: Vec::new(),
-        turns_left_out: 0,
-        turns_cells: 0,
-        turns_tokens_per_cell: 1,
-        layers: 2,
-        windows: Vec::new(),
-        kv_heads: 1,
-    };
+    let prompt = prompt(ticket);
     let now = story.now;
     assert!(story.state.worker_reply(now, prompt, vec![0; 11]).is_err());
-    let document = Reply::Document {
-        document: info("a.txt"),
-        languages: Vec::new(),
-    };
+    let document = document("a.txt");
     assert!(story.state.worker_reply(now, document, vec![0xff]).is_err());
 }
 

@@ -321,9 +321,7 @@ fn what_cannot_be_compared_is_refused_with_a_sentence() {
     assert_eq!(refused(&mut story, "Why?", two()), messages::BUSY);
     let (mut story, _) = begun();
     assert_eq!(refused(&mut story, "Why?", two()), messages::BUSY_COMPARING);
-    let asked = story
-        .state
-        .ask("Why?", Choice::plain("snapkv", None), Relation::default());
+    let asked = story.try_to_ask("Why?");
     assert!(asked.is_ok());
     assert_eq!(story.turn().state, TurnState::Waiting, "for its end");
 }
@@ -346,9 +344,7 @@ fn a_comparison_goes_on_without_its_document_and_a_question_waits_for_its_end() 
         Effect::Page(AppEvent::Comparison { comparison: None })
     )));
     assert_eq!(story.state.snapshot().comparison, None);
-    let turn = story
-        .state
-        .ask("Why?", Choice::plain("snapkv", None), Relation::default());
+    let turn = story.try_to_ask("Why?");
     assert!(turn.is_ok());
     assert_eq!(story.requests(), [], "the worker is still busy");
     story.hear_bytes(reference(id), &[1, 0, 0, 0]);
@@ -371,13 +367,8 @@ fn a_comparison_goes_on_without_its_document_and_a_question_waits_for_its_end() 
     // Opened again, its results are those in memory.
     let conversation = story.state.snapshot().elsewhere[0].conversation;
     story.state.choose_conversation(conversation).expect("one");
-    let loaded = Loaded {
-        conversation,
-        document: story.state.document().expect("open").clone(),
-        comparison: None,
-        turns: Vec::new(),
-    };
-    assert_eq!(story.state.conversation_loaded(loaded), Ok(true));
+    let document = story.state.document().expect("open").clone();
+    story.load(conversation, document, Vec::new());
     let comparison = story.state.snapshot().comparison.expect("a comparison");
     assert_eq!(
         (comparison.id, comparison.state),
@@ -411,13 +402,7 @@ fn a_comparison_is_found_in_the_conversation_that_began_it() {
         (first, ElsewhereState::Comparing)
     );
     story.state.choose_conversation(first).expect("one");
-    let loaded = Loaded {
-        conversation: first,
-        document,
-        comparison: None,
-        turns: Vec::new(),
-    };
-    assert_eq!(story.state.conversation_loaded(loaded), Ok(true));
+    story.load(first, document, Vec::new());
     let snapshot = story.state.snapshot();
     let comparison = snapshot.comparison.expect("a comparison");
     assert_eq!(comparison.state, ComparisonState::Running);

@@ -104,10 +104,7 @@ fn a_conversation_is_opened_with_its_document_and_turns() {
     converse(&mut story, "One?");
     let first = loaded(&mut story);
     story.state.open_path("/a.txt".into());
-    let reply = Reply::Document {
-        document: info("a.txt"),
-        languages: Vec::new(),
-    };
+    let reply = document("a.txt");
     story.hear_bytes(reply, b"a");
     converse(&mut story, "Two?");
     story.look();
@@ -289,10 +286,7 @@ fn a_shared_document_is_not_extended() {
     story.state.new_conversation();
     converse(&mut story, "Two?");
     story.state.add_path("/b.txt".into());
-    let reply = Reply::Document {
-        document: info("both"),
-        languages: Vec::new(),
-    };
+    let reply = document("both");
     story.hear_bytes(reply, b"both");
     let grown = story.document().expect("open");
     assert!(grown.id > first && story.state.snapshot().turns.len() == 1);

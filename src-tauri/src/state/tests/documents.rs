@@ -8,13 +8,6 @@ use crate::contract::{FileNeeds, PendingFile};
 use crate::messages;
 use crate::state::Open;
 
-fn document(name: &str) -> Reply {
-    Reply::Document {
-        document: info(name),
-        languages: Vec::new(),
-    }
-}
-
 #[test]
 fn a_first_start_shows_the_sample_and_gives_it_to_the_worker() {
     let mut story = Story::first_start();
@@ -275,26 +268,14 @@ fn closing_a_document_empties_the_state() {
             .iter()
             .any(|e| matches!(e, Effect::Page(AppEvent::Document { document: None, .. })))
     );
-    story.hear(Reply::Tokens {
-        tokens: 5,
-        estimated: false,
-        context: 9,
-        streams: false,
-        refusal: None,
-    });
+    story.hear(tokens(5, 9));
     assert_eq!(story.document(), None);
 }
 
 #[test]
 fn tokens_are_told_and_forgotten_with_the_model() {
     let mut story = Story::ready();
-    story.hear(Reply::Tokens {
-        tokens: 1234,
-        estimated: false,
-        context: 2048,
-        streams: false,
-        refusal: None,
-    });
+    story.hear(tokens(1234, 2048));
     assert_eq!(story.document().and_then(|d| d.tokens), Some(1234));
     story.state.choose_model_file("/other.gguf".into());
     assert_eq!(story.document().and_then(|d| d.tokens), None);

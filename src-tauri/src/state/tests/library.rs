@@ -180,10 +180,7 @@ fn thinking_goes_with_the_question_where_the_model_can_and_ends_with_the_convers
     facts.can_think = true;
     story.hear(Reply::Model { model: facts });
     story.look();
-    story
-        .state
-        .ask("Why?", Choice::plain("snapkv", None), Relation::default())
-        .expect("accepted");
+    story.try_to_ask("Why?").expect("accepted");
     let requests = story.requests();
     assert!(matches!(&requests[0], Request::Ask { ask, .. } if ask.thinking));
     assert!(story.turn().thinking);

@@ -212,9 +212,7 @@ fn without_a_worker_everything_but_asking_works() {
     assert_eq!(state.state, WorkerStatus::Failed);
     assert_eq!(state.message.as_deref(), Some("There is no engine."));
     assert_eq!(
-        story
-            .state
-            .ask("Why?", Choice::plain("snapkv", None), Relation::default()),
+        story.try_to_ask("Why?"),
         Err(messages::ENGINE_FAILED.to_owned())
     );
     story.look();
@@ -236,14 +234,7 @@ fn a_waiting_question_outlives_the_worker() {
     let mut story = Story::ready();
     story.ask("First?");
     story.delete();
-    story
-        .state
-        .ask(
-            "Second?",
-            Choice::plain("snapkv", None),
-            Relation::default(),
-        )
-        .expect("accepted");
+    story.try_to_ask("Second?").expect("accepted");
     story.state.worker_died(KILLED);
     assert_eq!(story.turn().state, TurnState::Waiting);
     story.look();

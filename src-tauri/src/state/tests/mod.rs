@@ -114,6 +114,17 @@ impl Story {
         self.state.snapshot().document
     }
 
+    /// Opens a conversation of the list, as it comes from the store.
+    fn load(&mut self, conversation: u64, document: Arc<OpenDocument>, turns: Vec<Turn>) {
+        let loaded = Loaded {
+            conversation,
+            document,
+            comparison: None,
+            turns,
+        };
+        assert_eq!(self.state.conversation_loaded(loaded), Ok(true));
+    }
+
     /// Deletes the open conversation.
     fn delete(&mut self) {
         let open = self.state.snapshot().conversation;
@@ -145,21 +156,7 @@ impl Story {
     /// Sends a map of three tokens in two layers with one head, of which `layers` have arrived.
     fn read(&mut self, ticket: u64, layers: usize) {
         let ends: Vec<u8> = [1u32, 2, 3].iter().flat_map(|e| e.to_le_bytes()).collect();
-        self.hear_bytes(
-            Reply::Prompt {
-                ticket,
-                document_tokens: 3,
-                tokens_per_cell: 1,
-                turns: Vec::new(),
-                turns_left_out: 0,
-                turns_cells: 0,
-                turns_tokens_per_cell: 1,
-                layers: 2,
-                windows: Vec::new(),
-                kv_heads: 1,
-            },
-            &ends,
-        );
+        self.hear_bytes(prompt(ticket), &ends);
         for layer in 0..layers {
             self.hear_bytes(Reply::Layer { ticket, layer }, &[1, 0, 1]);
         }
@@ -200,6 +197,39 @@ fn info(name: &str) -> Document {
     Document {
         name: name.into(),
         ..plain_text(String::new(), "")
+    }
+}
+
+fn document(name: &str) -> Reply {
+    Reply::Document {
+        document: info(name),
+        languages: Vec::new(),
+    }
+}
+
+fn tokens(tokens: usize, context: usize) -> Reply {
+    Reply::Tokens {
+        tokens,
+        estimated: false,
+        context,
+        streams: false,
+        refusal: None,
+    }
+}
+
+/// Three tokens in two layers with one head.
+fn prompt(ticket: u64) -> Reply {
+    Reply::Prompt {
+        ticket,
+        document_tokens: 3,
+        tokens_per_cell: 1,
+        turns: Vec::new(),
+        turns_left_out: 0,
+        turns_cells: 0,
+        turns_tokens_per_cell: 1,
+        layers: 2,
+        windows: Vec::new(),
+        kv_heads: 1,
     }
 }
 

@@ -6,16 +6,6 @@ use kept_worker::protocol::Failure;
 use super::*;
 use crate::contract::ReadAhead;
 
-fn tokens(tokens: usize) -> Reply {
-    Reply::Tokens {
-        tokens,
-        estimated: false,
-        context: 32_768,
-        streams: false,
-        refusal: None,
-    }
-}
-
 /// The ticket of the only request since the last look, which begins to read.
 fn begun(story: &mut Story) -> u64 {
     match story.requests().as_slice() {
@@ -53,9 +43,9 @@ fn shown(story: &mut Story) -> Option<ReadAhead> {
 #[test]
 fn a_long_document_is_read_as_soon_as_it_is_counted() {
     let mut story = Story::ready();
-    story.hear(tokens(500));
+    story.hear(tokens(500, 32_768));
     assert_eq!(story.requests(), [], "a short one is not");
-    story.hear(tokens(10_000));
+    story.hear(tokens(10_000, 32_768));
     let ticket = begun(&mut story);
     assert_eq!(shown(&mut story), None, "there may be nothing to read");
     story.hear(progress(ticket, 1_000));
@@ -81,25 +71,25 @@ fn a_long_document_is_read_as_soon_as_it_is_counted() {
         story.requests().as_slice(),
         [Request::Vaults { .. }]
     ));
-    story.hear(tokens(10_000));
+    story.hear(tokens(10_000, 32_768));
     assert_eq!(story.requests(), [], "it is read once");
     // With another model it has to be read again.
     story.state.choose_model_file("/other.gguf".into());
     story.hear(model("/other.gguf"));
     story.look();
-    story.hear(tokens(10_000));
+    story.hear(tokens(10_000, 32_768));
     begun(&mut story);
 }
 
 #[test]
 fn the_next_document_is_read_once_the_worker_has_stopped_reading_the_last() {
     let mut story = Story::ready();
-    story.hear(tokens(10_000));
+    story.hear(tokens(10_000, 32_768));
     let first = begun(&mut story);
     story.state.open_text("Another.".into()).expect("opened");
     let requests = story.requests();
     assert!(requests.contains(&Request::Stop { ticket: first }));
-    story.hear(tokens(20_000));
+    story.hear(tokens(20_000, 32_768));
     assert_eq!(story.requests(), [], "the worker still reads");
     story.hear(interrupted(first, true));
     begun(&mut story);
@@ -108,7 +98,7 @@ fn the_next_document_is_read_once_the_worker_has_stopped_reading_the_last() {
 #[test]
 fn a_reading_that_failed_begins_again_with_other_settings() {
     let mut story = Story::ready();
-    story.hear(tokens(10_000));
+    story.hear(tokens(10_000, 32_768));
     let ticket = begun(&mut story);
     story.hear(interrupted(ticket, false));
     assert_eq!(story.requests(), [], "not with the same");
@@ -123,7 +113,7 @@ fn a_reading_that_failed_begins_again_with_other_settings() {
 #[test]
 fn a_document_that_takes_hours_is_read_when_the_user_wants() {
     let mut story = Story::ready();
-    story.hear(tokens(1 << 40));
+    story.hear(tokens(1 << 40, 32_768));
     assert_eq!(story.requests(), []);
     let waits = shown(&mut story).expect("it is offered");
     assert_eq!((waits.running, waits.progress), (false, None));
@@ -138,7 +128,7 @@ fn a_document_that_takes_hours_is_read_when_the_user_wants() {
     // Another one has to be asked for again.
     story.state.open_text("Another.".into()).expect("opened");
     story.look();
-    story.hear(tokens(1 << 40));
+    story.hear(tokens(1 << 40, 32_768));
     assert_eq!(story.requests(), []);
     // A question reads it too.
     let (_, ticket) = story.ask("Why?");
@@ -153,7 +143,7 @@ fn a_document_that_takes_hours_is_read_when_the_user_wants() {
 #[test]
 fn a_document_that_could_not_be_stored_is_read_again() {
     let mut story = Story::ready();
-    story.hear(tokens(10_000));
+    story.hear(tokens(10_000, 32_768));
     let ticket = begun(&mut story);
     story.hear(Reply::DocumentRead {
         ticket,
@@ -174,7 +164,7 @@ fn a_document_that_could_not_be_stored_is_read_again() {
 #[test]
 fn reading_stops_and_goes_on_when_the_user_says_so() {
     let mut story = Story::ready();
-    story.hear(tokens(10_000));
+    story.hear(tokens(10_000, 32_768));
     let ticket = begun(&mut story);
     story.hear(progress(ticket, 3_400));
     story.look();
@@ -214,7 +204,7 @@ fn reading_stops_and_goes_on_when_the_user_says_so() {
 #[test]
 fn a_question_interrupts_reading_and_it_goes_on_afterwards() {
     let mut story = Story::ready();
-    story.hear(tokens(10_000));
+    story.hear(tokens(10_000, 32_768));
     let ticket = begun(&mut story);
     // The worker stops reading by itself.
     let (_, asked) = story.ask("Why?");
@@ -225,7 +215,7 @@ fn a_question_interrupts_reading_and_it_goes_on_afterwards() {
     begun(&mut story);
     // A question that the user stops leaves the computer quiet.
     let mut story = Story::ready();
-    story.hear(tokens(10_000));
+    story.hear(tokens(10_000, 32_768));
     let ticket = begun(&mut story);
     let (_, asked) = story.ask("And?");
     story.hear(interrupted(ticket, true));
@@ -238,33 +228,30 @@ fn a_question_interrupts_reading_and_it_goes_on_afterwards() {
 #[test]
 fn another_document_stops_reading_and_a_failure_is_not_repeated() {
     let mut story = Story::ready();
-    story.hear(tokens(10_000));
+    story.hear(tokens(10_000, 32_768));
     let ticket = begun(&mut story);
     story.state.open_path("/a.txt".into());
     story.look();
-    let reply = Reply::Document {
-        document: info("a.txt"),
-        languages: Vec::new(),
-    };
+    let reply = document("a.txt");
     story.hear_bytes(reply, b"a");
     assert_eq!(story.requests(), [Request::Stop { ticket }]);
     story.hear(interrupted(ticket, true));
     assert_eq!(story.requests(), [], "not counted yet");
-    story.hear(tokens(20_000));
+    story.hear(tokens(20_000, 32_768));
     let ticket = begun(&mut story);
     story.hear(interrupted(ticket, false));
     assert_eq!(story.notices(), [] as [&str; 0], "a question will say why");
-    story.hear(tokens(20_000));
+    story.hear(tokens(20_000, 32_768));
     assert_eq!(story.requests(), []);
     // Reading that ended the worker does not end the next one too.
     let mut story = Story::ready();
-    story.hear(tokens(10_000));
+    story.hear(tokens(10_000, 32_768));
     begun(&mut story);
     story.state.worker_died("It ended.");
     story.hello();
     story.hear(model("mini"));
     story.look();
-    story.hear(tokens(10_000));
+    story.hear(tokens(10_000, 32_768));
     assert_eq!(story.requests(), []);
 }
 
@@ -277,7 +264,7 @@ fn without_vaults_nothing_is_read_ahead() {
     };
     story.state.save_settings(off).expect("accepted");
     story.look();
-    story.hear(tokens(10_000));
+    story.hear(tokens(10_000, 32_768));
     assert_eq!(story.requests(), []);
 }
 

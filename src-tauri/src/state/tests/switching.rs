@@ -5,7 +5,6 @@ use kept_worker::protocol::Failure;
 
 use super::*;
 use crate::contract::{ElsewhereState, Progress, TurnState};
-use crate::state::Loaded;
 
 /// A story in which `Why?` runs about the sample, with its turn and ticket, and another document is open since.
 fn left() -> (Story, u64, u64) {
@@ -28,13 +27,8 @@ fn why(state: ElsewhereState) -> [(String, ElsewhereState); 1] {
 fn go_back(story: &mut Story) {
     let conversation = story.state.snapshot().elsewhere[0].conversation;
     story.state.choose_conversation(conversation).expect("one");
-    let loaded = Loaded {
-        conversation,
-        document: story.state.document().expect("open").clone(),
-        comparison: None,
-        turns: Vec::new(),
-    };
-    assert_eq!(story.state.conversation_loaded(loaded), Ok(true));
+    let document = story.state.document().expect("open").clone();
+    story.load(conversation, document, Vec::new());
 }
 
 /// The turns that were stored since the last look, with the answer that each has.
@@ -169,13 +163,7 @@ fn questions_are_answered_in_the_order_in_which_they_were_asked() {
     let (_, running) = story.ask("What?");
     story.try_to_ask("What else?").expect("waits");
     story.state.choose_conversation(conversation).expect("one");
-    let loaded = Loaded {
-        conversation,
-        document,
-        comparison: None,
-        turns,
-    };
-    assert_eq!(story.state.conversation_loaded(loaded), Ok(true));
+    story.load(conversation, document, turns);
     let again = Relation {
         again: Some(first),
         ..Relation::default()
@@ -294,10 +282,7 @@ fn a_question_waits_for_the_file_that_is_being_opened() {
     story.look();
     story.hear(answered(ticket, "Because.", Finish::End));
     assert_eq!(story.requests(), []);
-    let reply = Reply::Document {
-        document: info("a.txt"),
-        languages: Vec::new(),
-    };
+    let reply = document("a.txt");
     story.hear_bytes(reply, b"a");
     let asked = |request: Request| match request {
         Request::AdoptDocument { document } => Some(document.name),
@@ -313,13 +298,7 @@ fn a_document_that_is_still_open_keeps_its_newest_facts() {
     let mut story = Story::ready();
     story.ask("Why?");
     story.state.new_conversation();
-    story.hear(Reply::Tokens {
-        tokens: 1234,
-        estimated: false,
-        context: 2048,
-        streams: false,
-        refusal: None,
-    });
+    story.hear(tokens(1234, 2048));
     go_back(&mut story);
     assert_eq!(story.document().and_then(|d| d.tokens), Some(1234));
 }

@@ -120,13 +120,7 @@ fn what_an_answer_left_in_the_vault_is_looked_up() {
 #[test]
 fn without_a_written_vault_nothing_says_that_later_questions_are_fast() {
     let mut story = Story::ready();
-    story.hear(Reply::Tokens {
-        tokens: 1000,
-        estimated: false,
-        context: 8192,
-        streams: false,
-        refusal: None,
-    });
+    story.hear(tokens(1000, 8192));
     // Bytes and tokens of the vault, tokens read, whether it was written; whether the next question reads again.
     let cases = [
         ((0, 0, 1030, false), true),
@@ -202,9 +196,7 @@ fn a_document_beyond_the_context_is_read_by_the_methods_that_can_and_by_no_other
         let compared = story.state.compare("Why?", vec![choice]);
         assert!(compared.expect_err("refused").contains("too long"));
     }
-    let refused = story
-        .state
-        .ask("Why?", Choice::plain("snapkv", None), Relation::default());
+    let refused = story.try_to_ask("Why?");
     let refused = refused.expect_err("it cannot");
     assert!(refused.starts_with("SnapKV cannot read"), "{refused}");
     assert!(story.state.snapshot().turns.is_empty());
@@ -254,13 +246,7 @@ fn left_to_itself_the_sample_is_kept_in_part_and_a_document_of_ones_own_is_not()
     assert_eq!(budget(&mut other, auto(None)).as_deref(), Some("50%"));
     let mut own = Story::ready();
     own.state.open_path("/a.txt".into());
-    own.hear_bytes(
-        Reply::Document {
-            document: info("a.txt"),
-            languages: Vec::new(),
-        },
-        b"a",
-    );
+    own.hear_bytes(document("a.txt"), b"a");
     assert_eq!(budget(&mut own, auto(None)), None);
 }
 
@@ -354,10 +340,7 @@ fn rows_are_stored_as_the_settings_say_in_every_request() {
         .state
         .estimate(Choice::plain("snapkv", None))
         .expect("accepted");
-    story
-        .state
-        .ask("Why?", Choice::plain("snapkv", None), Relation::default())
-        .expect("accepted");
+    story.try_to_ask("Why?").expect("accepted");
     let told: Vec<Option<String>> = (story.requests().into_iter())
         .filter_map(|request| match request {
             Request::Estimate { of, .. } => Some(of.cache),
