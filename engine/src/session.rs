@@ -81,6 +81,16 @@ pub struct Limits {
     pub memory: Option<u64>,
 }
 
+impl From<Streaming> for Limits {
+    /// Without a limit of memory.
+    fn from(streaming: Streaming) -> Self {
+        Self {
+            streaming,
+            memory: None,
+        }
+    }
+}
+
 impl Limits {
     /// Parses the user's input for [`Limits::memory`]: `6GiB`, `900 MiB`; `None` if it is not a size.
     pub fn memory_of(written: &str) -> Option<u64> {

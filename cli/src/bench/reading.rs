@@ -185,10 +185,7 @@ impl Asked<'_> {
         let model = self.engine.model();
         let shape = PromptShape::of(self.ids.len());
         let request = PlanRequest {
-            limits: Limits {
-                streaming: Streaming::On,
-                memory: None,
-            },
+            limits: Limits::from(Streaming::On),
             ..self.request(&shape)
         };
         let plan = self.engine.stream_plan(method, &request)?;

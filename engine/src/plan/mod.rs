@@ -80,10 +80,7 @@ impl<'a> PlanRequest<'a> {
             method,
             budget,
             max_new_tokens,
-            limits: Limits {
-                streaming: Streaming::Off,
-                memory: None,
-            },
+            limits: Limits::from(Streaming::Off),
             text_bytes: 0,
             vault: None,
             stored: None,

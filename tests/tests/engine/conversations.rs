@@ -314,10 +314,7 @@ fn the_map_of_the_earlier_turns_is_that_of_their_positions() {
             turns: &turns,
             budget: (method != "full").then_some(Budget::Rows(200)),
             max_tokens: 0,
-            limits: Limits {
-                streaming,
-                ..Limits::default()
-            },
+            limits: Limits::from(streaming),
             ..Ask::new(&document, "And now?", &spec)
         };
         let answer = engine.ask(&ask, &mut |event| filling.receive(event), &Stop::new());

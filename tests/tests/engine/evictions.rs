@@ -64,10 +64,7 @@ fn forgets(engine: &Engine, document: &Document, spec: &str, streaming: Streamin
             ..Sampling::default()
         },
         max_tokens: 48,
-        limits: Limits {
-            streaming,
-            ..Limits::default()
-        },
+        limits: Limits::from(streaming),
         ..Ask::new(document, "When are the nets mended?", &method)
     };
     let answer = engine.ask(&ask, &mut |event| filling.receive(event), &Stop::new());

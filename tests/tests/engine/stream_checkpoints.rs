@@ -43,10 +43,7 @@ fn ask(
         budget,
         // A longer answer on the same document.
         max_tokens: if question == FIRST { 12 } else { 20 },
-        limits: Limits {
-            streaming: Streaming::On,
-            ..Limits::default()
-        },
+        limits: Limits::from(Streaming::On),
         vault: place.map(|place| Vaults::new(&place.vaults, PackedRows::Q8_0)),
         ..Ask::new(document, question, &method)
     };
@@ -232,10 +229,7 @@ fn an_interrupted_reading_goes_on_with_the_same_answer() {
         let ask = Ask {
             budget: Some(Budget::Rows(method.budget)),
             max_tokens: 12,
-            limits: Limits {
-                streaming: Streaming::On,
-                ..Limits::default()
-            },
+            limits: Limits::from(Streaming::On),
             vault: Some(Vaults::new(&place.vaults, PackedRows::Q8_0)),
             ..Ask::new(&document, FIRST, &spec)
         };

@@ -531,10 +531,7 @@ fn a_document_beyond_the_context_length_is_streamed() {
         let ask = Ask {
             budget: Some("256".parse().expect("rows")),
             max_tokens: 24,
-            limits: Limits {
-                streaming,
-                ..Limits::default()
-            },
+            limits: Limits::from(streaming),
             ..Ask::new(&document, "What is the locker code of Ada Quimby?", method)
         };
         engine.ask(&ask, &mut |_| (), &Stop::new())

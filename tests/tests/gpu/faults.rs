@@ -42,10 +42,7 @@ fn asked(
     let ask = Ask {
         budget: Some(Budget::Rows(40)),
         max_tokens: 5,
-        limits: Limits {
-            memory: None,
-            streaming: Streaming::Off,
-        },
+        limits: Limits::from(Streaming::Off),
         ..Ask::new(&document, "Who?", &method)
     };
     engine.ask(&ask, watch, stop)

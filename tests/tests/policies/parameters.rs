@@ -156,10 +156,7 @@ fn any_parameters_give_an_answer_or_a_sentence() {
         let asked = Ask {
             budget: drawn.budget,
             max_tokens: drawn.max_tokens,
-            limits: Limits {
-                streaming: drawn.streaming,
-                memory: None,
-            },
+            limits: Limits::from(drawn.streaming),
             ..Ask::new(&document, "Who?", &method)
         };
         if let Err(error) = engine.ask(&asked, &mut |_| (), &Stop::new()) {
