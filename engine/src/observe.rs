@@ -219,11 +219,7 @@ pub(crate) fn host_rows<'a>(keys: &'a RowStore, values: &'a RowStore) -> HostRow
 mod tests {
     use super::*;
 
-    const SHAPE: HeadShape = HeadShape {
-        q_heads: 2,
-        kv_heads: 1,
-        head_dim: 2,
-    };
+    const SHAPE: HeadShape = HeadShape::new(2, 1, 2);
 
     #[test]
     fn low_attention_is_marked_per_query_row() {

@@ -32,11 +32,7 @@ pub fn head_shape(model: &Model) -> HeadShape {
 /// The heads of a layer for the kernels.
 pub(crate) fn layer_heads(model: &Model, layer: usize) -> HeadShape {
     let kind = &model.config().kinds[layer];
-    HeadShape {
-        q_heads: model.config().q_heads,
-        kv_heads: kind.kv_heads,
-        head_dim: kind.head_dim,
-    }
+    HeadShape::new(model.config().q_heads, kind.kv_heads, kind.head_dim)
 }
 
 /// The heads of the sliding-window layers, if they differ from those of the global ones.
@@ -47,9 +43,5 @@ pub(crate) fn window_heads(model: &Model) -> Option<HeadShape> {
 
 /// A method's dimensions for the kernels.
 pub(crate) fn heads_of(shape: &ModelShape) -> HeadShape {
-    HeadShape {
-        q_heads: shape.q_heads,
-        kv_heads: shape.kv_heads,
-        head_dim: shape.head_dim,
-    }
+    HeadShape::new(shape.q_heads, shape.kv_heads, shape.head_dim)
 }

@@ -37,11 +37,7 @@ fn main() {
         )
     };
     for (q_heads, kv_heads, head_dim) in SHAPES {
-        let shape = HeadShape {
-            q_heads,
-            kv_heads,
-            head_dim,
-        };
+        let shape = HeadShape::new(q_heads, kv_heads, head_dim);
         println!("q_heads {q_heads}, kv_heads {kv_heads}, head_dim {head_dim}");
         if wants("prefill") {
             for tokens in [512, 1024, 2048, 4096, 8192, 32768] {

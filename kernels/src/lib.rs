@@ -170,6 +170,15 @@ impl<'a> Scale<'a> {
 }
 
 impl HeadShape {
+    /// The heads of a layer.
+    pub const fn new(q_heads: usize, kv_heads: usize, head_dim: usize) -> Self {
+        Self {
+            q_heads,
+            kv_heads,
+            head_dim,
+        }
+    }
+
     /// Query heads that share one KV head.
     pub fn group(&self) -> usize {
         self.q_heads / self.kv_heads

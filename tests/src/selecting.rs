@@ -299,11 +299,7 @@ fn last_queries<T>(case: &Case, measure: impl FnOnce(&LastRows<'_>) -> T) -> T {
 }
 
 fn heads(case: &Case) -> HeadShape {
-    HeadShape {
-        q_heads: case.q_heads,
-        kv_heads: case.kv_heads,
-        head_dim: case.head_dim,
-    }
+    HeadShape::new(case.q_heads, case.kv_heads, case.head_dim)
 }
 
 fn key_rows(case: &Case) -> RowStore {

@@ -9,11 +9,7 @@ use kept_policies::Snapshot;
 
 use super::*;
 
-const HEADS: HeadShape = HeadShape {
-    q_heads: 4,
-    kv_heads: 2,
-    head_dim: 32,
-};
+const HEADS: HeadShape = HeadShape::new(4, 2, 32);
 
 const SUMS: [StoredMeasurement; 3] = [
     StoredMeasurement::ColumnSums,

@@ -31,11 +31,7 @@ impl Seen {
     pub fn new(tensors: &Tensors, needs: &Needs) -> anyhow::Result<Self> {
         let (q, k) = (&tensors.q, &tensors.k);
         let (n, stop) = (k.n, Stop::new());
-        let shape = HeadShape {
-            q_heads: q.heads,
-            kv_heads: k.heads,
-            head_dim: k.d,
-        };
+        let shape = HeadShape::new(q.heads, k.heads, k.d);
         let scale = Scale::from(1.0 / (shape.head_dim as f32).sqrt());
         let (keys, queries) = (key_rows(k, 0..n), query_rows(q, 0..n));
         let last = LastRows {

@@ -197,11 +197,7 @@ impl CompactLayer {
         let table = self.classes.as_ref().expect("a layer with a table");
         let head_dim = self.keys.head_dim();
         let task = ClassAttention {
-            shape: HeadShape {
-                q_heads: query.len() / head_dim,
-                kv_heads: self.kv_heads(),
-                head_dim,
-            },
+            shape: HeadShape::new(query.len() / head_dim, self.kv_heads(), head_dim),
             scale,
             query,
             keys: &self.keys,

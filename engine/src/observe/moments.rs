@@ -191,11 +191,7 @@ impl MeanRotation {
 mod tests {
     use super::*;
 
-    const SHAPE: HeadShape = HeadShape {
-        q_heads: 2,
-        kv_heads: 1,
-        head_dim: 2,
-    };
+    const SHAPE: HeadShape = HeadShape::new(2, 1, 2);
 
     #[test]
     fn moments_are_mean_and_covariance() {

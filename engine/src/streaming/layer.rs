@@ -195,11 +195,7 @@ impl<'a> ChunkScratch<'a> {
             head_dim: dim,
         } = self.shape;
         let group = self.shape.group();
-        let one = HeadShape {
-            q_heads: group,
-            kv_heads: 1,
-            head_dim: dim,
-        };
+        let one = HeadShape::new(group, 1, dim);
         // A method that reads probabilities needs every row's log-sum-exp.
         let reads_probabilities = self.reads_probabilities && window.is_none();
         let needed = if reads_probabilities {

@@ -228,11 +228,7 @@ impl Device {
         first: usize,
         out: &mut LayerRows,
     ) -> Result<(), DeviceError> {
-        let shape = HeadShape {
-            q_heads: task.heads,
-            kv_heads: task.heads,
-            head_dim: task.dim,
-        };
+        let shape = HeadShape::new(task.heads, task.heads, task.dim);
         out.check("out", &shape, first + task.rows);
         let layout = HeadLayout {
             head_stride: (out.capacity() * task.dim) as u64,

@@ -42,11 +42,7 @@ impl RatesOf {
     pub const GPU: Self = Self {
         copied: 256 << 20,
         rounds: 1 << 14,
-        shape: HeadShape {
-            q_heads: 32,
-            kv_heads: 8,
-            head_dim: 128,
-        },
+        shape: HeadShape::new(32, 8, 128),
         before: 30_720,
         rows: 2_048,
     };

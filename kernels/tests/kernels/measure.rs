@@ -182,11 +182,7 @@ fn marks_stand_where_the_reference_sees_less_than_the_average() {
 #[test]
 fn a_row_marks_the_same_alone() {
     let mut random = Random::fresh();
-    let shape = HeadShape {
-        q_heads: 4,
-        kv_heads: 2,
-        head_dim: 32,
-    };
+    let shape = HeadShape::new(4, 2, 32);
     let (tokens, rows) = (150, 70);
     let width = shape.q_heads * shape.head_dim;
     let mut keys = random.store(&[tokens, tokens], shape.head_dim);

@@ -16,11 +16,7 @@ pub fn sinks(shape: HeadShape) -> &'static [f32] {
 }
 
 pub fn shape(kv_heads: usize, group: usize, head_dim: usize) -> HeadShape {
-    HeadShape {
-        q_heads: kv_heads * group,
-        kv_heads,
-        head_dim,
-    }
+    HeadShape::new(kv_heads * group, kv_heads, head_dim)
 }
 
 /// SplitMix64, seeded from the operating system or from `KEPT_SEED`; prints its seed, which is shown when a test fails.

@@ -69,11 +69,7 @@ fn a_busy_or_full_vault_folder_costs_no_answer() {
     let rope = RopeTable::new(model.config(), 300);
     let fingerprint = ModelFingerprint::of(&model);
     let key = VaultKey::new(&fingerprint, &rope, &case.prefix, PackedRows::F16);
-    let heads = HeadShape {
-        q_heads: 4,
-        kv_heads: 2,
-        head_dim: 32,
-    };
+    let heads = HeadShape::new(4, 2, 32);
     let shape = VaultShape {
         tokens: 150,
         from: None,
@@ -121,11 +117,7 @@ fn a_vault_of_another_model_is_replaced() {
         tokens: case.prefix.len(),
         from: None,
         window_heads: None,
-        heads: HeadShape {
-            q_heads: 4,
-            kv_heads: 2,
-            head_dim: 64,
-        },
+        heads: HeadShape::new(4, 2, 64),
         kind: PackedRows::F16,
         queries: 0,
         windows: Vec::new(),

@@ -68,11 +68,7 @@ impl Layer {
         let layer = Gather::new(&keys, &values, n, &retention, &capacities, positions)
             .layer(&mut Vec::new())
             .with_table(&keys, &retention, table);
-        let shape = HeadShape {
-            q_heads: case.q_heads,
-            kv_heads: case.kv_heads,
-            head_dim: dim,
-        };
+        let shape = HeadShape::new(case.q_heads, case.kv_heads, dim);
         Self {
             layer,
             evictor: state.evictor().expect("EMS evicts during decode"),

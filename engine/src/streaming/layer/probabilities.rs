@@ -27,11 +27,7 @@ impl ChunkScratch<'_> {
             }
             let columns = scratch.keys.capacity(0);
             let task = LastRows {
-                shape: HeadShape {
-                    q_heads: group,
-                    kv_heads: 1,
-                    head_dim: dim,
-                },
+                shape: HeadShape::new(group, 1, dim),
                 scale: attention_scale(chunk.model, chunk.layer).of_heads(head * group, group),
                 queries: &scratch.queries[first * group * dim..(first + count) * group * dim],
                 keys: &scratch.keys,

@@ -197,11 +197,7 @@ mod tests {
 
     const DIM: usize = 64;
     const TOKENS: usize = 50;
-    const SHAPE: HeadShape = HeadShape {
-        q_heads: 2,
-        kv_heads: 2,
-        head_dim: DIM,
-    };
+    const SHAPE: HeadShape = HeadShape::new(2, 2, DIM);
     const CAPACITIES: [usize; 2] = [20, 12];
 
     /// The host's stores of one layer. Physical rows of quantised stores differ from their slots.

@@ -7,11 +7,7 @@ use kept_cuda::{
 use kept_kernels::{CacheType, HeadShape, Pairing, RankRotation, RowStore, Scale, reference};
 
 const DIM: usize = 64;
-const SHAPE: HeadShape = HeadShape {
-    q_heads: 6,
-    kv_heads: 2,
-    head_dim: DIM,
-};
+const SHAPE: HeadShape = HeadShape::new(6, 2, DIM);
 /// `[kv_heads]`: slots of each head.
 const SLOTS: [usize; 2] = [100, 20];
 /// `[kv_heads]`: filled slots of each head.

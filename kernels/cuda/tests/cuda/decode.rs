@@ -283,16 +283,8 @@ fn keys_before_rope_are_rotated_by_rank() {
 
 #[test]
 fn large_groups_and_many_splits_match_the_reference() {
-    let shape = HeadShape {
-        q_heads: 40,
-        kv_heads: 2,
-        head_dim: 64,
-    };
+    let shape = HeadShape::new(40, 2, 64);
     check(shape, CacheType::F16, Layout::Plain, &[700, 30], None);
-    let shape = HeadShape {
-        q_heads: 1,
-        kv_heads: 1,
-        head_dim: 64,
-    };
+    let shape = HeadShape::new(1, 1, 64);
     check(shape, CacheType::F16, Layout::Plain, &[3000], None);
 }

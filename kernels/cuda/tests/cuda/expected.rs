@@ -7,11 +7,7 @@ use kept_kernels::{HeadShape, RowStore, row_norm};
 const KV_HEADS: usize = 2;
 
 fn shape(head_dim: usize) -> HeadShape {
-    HeadShape {
-        q_heads: 2 * KV_HEADS,
-        kv_heads: KV_HEADS,
-        head_dim,
-    }
+    HeadShape::new(2 * KV_HEADS, KV_HEADS, head_dim)
 }
 
 /// Elements of one row of a store, in f64.

@@ -115,11 +115,7 @@ fn endless() -> (Device, Arc<Endless>) {
 }
 
 /// Heads of a layer of an 8B model.
-const SHAPE: HeadShape = HeadShape {
-    q_heads: 32,
-    kv_heads: 8,
-    head_dim: 128,
-};
+const SHAPE: HeadShape = HeadShape::new(32, 8, 128);
 /// Width of its feed-forward.
 const FFN: usize = 14336;
 

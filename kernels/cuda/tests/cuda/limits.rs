@@ -124,11 +124,7 @@ fn attention_fits_the_shared_memory_of_every_gpu() {
     for capability in GPUS {
         let device = emulated::device(capability, 1 << 30);
         for head_dim in HEAD_DIMS {
-            let shape = HeadShape {
-                q_heads: 2,
-                kv_heads: 1,
-                head_dim,
-            };
+            let shape = HeadShape::new(2, 1, head_dim);
             let mut numbers = Numbers::new(3);
             let query = queries(&device, &numbers.rows(2 * head_dim));
             let mut out = device.alloc_uninit(2 * head_dim).expect("memory");

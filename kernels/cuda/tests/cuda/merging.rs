@@ -77,11 +77,7 @@ fn nearest_by_cosine_matches_the_host() {
     for device in devices() {
         let mut numbers = Numbers::new(41);
         for dim in HEAD_DIMS {
-            let shape = HeadShape {
-                q_heads: KV_HEADS,
-                kv_heads: KV_HEADS,
-                head_dim: dim,
-            };
+            let shape = HeadShape::new(KV_HEADS, KV_HEADS, dim);
             for (n, tokens, others) in [(9, 1, 1), (90, 17, 40), (170, 64, 65), (300, 130, 150)] {
                 let (host_keys, keys) = layer(&device, &mut numbers, &shape, n);
                 let (host_values, values) = layer(&device, &mut numbers, &shape, n);
@@ -144,11 +140,7 @@ fn cosine(rows: &RowStore, head: usize, a: u32, b: u32) -> f64 {
 #[test]
 fn ties_take_the_first_and_zero_rows_have_cosine_0() {
     let (device, dim, n) = (devices()[0].clone(), 64, 200);
-    let shape = HeadShape {
-        q_heads: 1,
-        kv_heads: 1,
-        head_dim: dim,
-    };
+    let shape = HeadShape::new(1, 1, dim);
     let mut numbers = Numbers::new(42);
     let (_, mut rows) = layer(&device, &mut numbers, &shape, n);
     let row = halves(&numbers.rows(dim));
@@ -211,11 +203,7 @@ fn merged_rows_are_the_means_of_their_members() {
     for device in devices() {
         let mut numbers = Numbers::new(43);
         for dim in HEAD_DIMS {
-            let shape = HeadShape {
-                q_heads: KV_HEADS,
-                kv_heads: KV_HEADS,
-                head_dim: dim,
-            };
+            let shape = HeadShape::new(KV_HEADS, KV_HEADS, dim);
             let n = 60;
             let (host_keys, keys) = layer(&device, &mut numbers, &shape, n);
             let (host_values, values) = layer(&device, &mut numbers, &shape, n);

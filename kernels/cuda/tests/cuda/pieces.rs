@@ -172,11 +172,7 @@ fn kept_rows_match_the_host_store_for_every_type() {
     for device in devices() {
         let mut numbers = Numbers::new(6);
         for dim in HEAD_DIMS {
-            let shape = HeadShape {
-                q_heads: 2,
-                kv_heads: 2,
-                head_dim: dim,
-            };
+            let shape = HeadShape::new(2, 2, dim);
             let (host, source) = layer(&device, &mut numbers, &shape, 40);
             let (cos, sin) = angles(&mut numbers, 40, dim / 2);
             let positions = [3u32, 9, 31, 0, 39, 12, 13];

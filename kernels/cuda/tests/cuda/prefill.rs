@@ -106,11 +106,7 @@ fn sliding_windows_and_caps_match_the_reference() {
 
 #[test]
 fn split_keys_match_the_reference() {
-    let shape = HeadShape {
-        q_heads: 2,
-        kv_heads: 1,
-        head_dim: 64,
-    };
+    let shape = HeadShape::new(2, 1, 64);
     for (rows, first) in [(3, 1500), (64, 1000), (1, 2047)] {
         let case = Case {
             shape,

@@ -11,11 +11,7 @@ fn copies_products_and_attention_are_measured() {
         let little = RatesOf {
             copied: 4096,
             rounds: 2,
-            shape: HeadShape {
-                q_heads: 2,
-                kv_heads: 1,
-                head_dim: 64,
-            },
+            shape: HeadShape::new(2, 1, 64),
             before: 64,
             rows: 70,
         };

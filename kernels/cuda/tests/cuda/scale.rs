@@ -9,11 +9,7 @@ use kept_kernels::{HeadShape, Scale};
 
 /// Outputs of each kernel that are compared.
 const SAMPLES: usize = 256;
-const SHAPE: HeadShape = HeadShape {
-    q_heads: 32,
-    kv_heads: 8,
-    head_dim: 128,
-};
+const SHAPE: HeadShape = HeadShape::new(32, 8, 128);
 
 fn is_emulated(device: &Device) -> bool {
     device.properties().name.starts_with("emulated")

@@ -155,16 +155,11 @@ pub fn close(found: &[f32], expected: &[f32], tolerance: f32, what: &str) {
 
 /// Heads of every supported size, with groups of one, a few, and more heads than a block takes.
 pub fn shapes() -> Vec<HeadShape> {
-    let shape = |q_heads, kv_heads, head_dim| HeadShape {
-        q_heads,
-        kv_heads,
-        head_dim,
-    };
     vec![
-        shape(4, 2, 64),
-        shape(2, 2, 80),
-        shape(3, 1, 96),
-        shape(8, 2, 128),
-        shape(2, 1, 256),
+        HeadShape::new(4, 2, 64),
+        HeadShape::new(2, 2, 80),
+        HeadShape::new(3, 1, 96),
+        HeadShape::new(8, 2, 128),
+        HeadShape::new(2, 1, 256),
     ]
 }
