@@ -3,7 +3,7 @@ use std::fs;
 
 use kept_tests::golden;
 use kept_tests::hub::{Hub, REPO};
-use kept_tests::window::{App, Home, Launch, QUESTION, can_open, first_start};
+use kept_tests::window::{App, Home, Launch, QUESTION, first_start};
 use serde_json::{Value, json};
 
 use crate::earlier::conversation;
@@ -95,13 +95,10 @@ fn sheet(audit: &mut Audit, app: &App<'_>, button: &str, shown: &str) {
 
 #[test]
 fn axe_finds_nothing_in_documents_conversations_and_their_dialogs() {
-    if !can_open() {
-        return;
-    }
     let Some(mut audit) = Audit::begin() else {
         return;
     };
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = conversation(&home);
     audit.look(&app, "answered");
     app.script(
@@ -152,13 +149,10 @@ fn axe_finds_nothing_in_documents_conversations_and_their_dialogs() {
 
 #[test]
 fn axe_finds_nothing_in_what_explains_the_map() {
-    if !can_open() {
-        return;
-    }
     let Some(mut audit) = Audit::begin() else {
         return;
     };
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     app.choose_method("snapkv");
     app.ask(QUESTION);
@@ -219,15 +213,12 @@ fn axe_finds_nothing_in_what_explains_the_map() {
 
 #[test]
 fn axe_finds_nothing_while_files_arrive() {
-    if !can_open() {
-        return;
-    }
     let Some(mut audit) = Audit::begin() else {
         return;
     };
     const FILE: &str = "harbour-Q8_0.gguf";
     let hub = Hub::with(&[(FILE, &vec![0; 3 << 20])]);
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = page_of_models(&with_hub(&hub), &home);
     hub.gate(1 << 20);
     app.write("hub-name", &format!("{REPO}\u{E007}"));
@@ -266,13 +257,10 @@ fn axe_finds_nothing_while_files_arrive() {
 
 #[test]
 fn axe_finds_nothing_in_models_errors_and_the_empty_window() {
-    if !can_open() {
-        return;
-    }
     let Some(mut audit) = Audit::begin() else {
         return;
     };
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     audit.look(&app, "first-start");
     app.click("model-menu");

@@ -1,16 +1,11 @@
 //! A new user's first steps: the sample document, a question, the answer. The map, files, the worker's death, restarts
 //! and long documents are tested in the other files of this folder.
-use kept_tests::window::{
-    ANSWER, Home, Launch, OFFERED, QUESTION, answered, can_open, first_start,
-};
+use kept_tests::window::{ANSWER, Home, Launch, OFFERED, QUESTION, answered, first_start};
 use serde_json::{Value, json};
 
 #[test]
 fn a_first_start_shows_the_sample_and_a_question() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     assert_eq!(
         app.texts("suggestion").first().map(String::as_str),
@@ -45,9 +40,6 @@ fn a_first_start_shows_the_sample_and_a_question() {
 /// The main test. `KEPT_E2E_RUNS=20` runs it twenty times.
 #[test]
 fn an_answer_is_streamed_and_the_kept_words_are_painted() {
-    if !can_open() {
-        return;
-    }
     let runs =
         std::env::var("KEPT_E2E_RUNS").map_or(1, |n| n.parse().expect("KEPT_E2E_RUNS is a number"));
     for run in 1..=runs {
@@ -59,7 +51,7 @@ fn an_answer_is_streamed_and_the_kept_words_are_painted() {
 }
 
 fn ask_the_sample() {
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     assert!(
         app.runs().iter().all(|&share| share == 0),
@@ -143,10 +135,7 @@ fn ask_the_sample() {
 
 #[test]
 fn a_question_is_asked_again_with_another_method() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     let first = app.snapshot()["turns"][0].clone();
     let mut settings = app.snapshot()["settings"].clone();
@@ -176,10 +165,7 @@ fn a_question_is_asked_again_with_another_method() {
 /// With a model of the user's own, here a copy of the built-in one.
 #[test]
 fn a_follow_up_sees_earlier_questions_until_asked_without() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let assets = kept_tests::golden::repository().join("assets");
     let bytes = |name: &str| std::fs::read(assets.join(name)).expect(name);
     let app = Launch::plain()
@@ -223,10 +209,7 @@ fn a_follow_up_sees_earlier_questions_until_asked_without() {
 
 #[test]
 fn the_keyboard_reaches_every_control() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     app.driver().keys(&["\u{E009}", ","]).expect("keys");
     app.until("Ctrl+, opens the settings", |app| {
@@ -272,10 +255,7 @@ fn the_keyboard_reaches_every_control() {
 
 #[test]
 fn the_page_gets_raw_bytes_and_has_no_other_access() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     let now = app.snapshot();
     let (document, turn) = (&now["document"]["id"], &now["turns"][0]["id"]);
@@ -347,10 +327,7 @@ fn the_page_gets_raw_bytes_and_has_no_other_access() {
 
 #[test]
 fn markup_in_a_question_is_not_executed() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     // The answer is irrelevant, and a small model may write a long one.
     let mut settings = app.snapshot()["settings"].clone();
@@ -369,10 +346,7 @@ fn markup_in_a_question_is_not_executed() {
 
 #[test]
 fn an_answer_is_copied() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     let answer = app.snapshot()["turns"][0]["answer"]
         .as_str()
@@ -392,10 +366,7 @@ fn an_answer_is_copied() {
 
 #[test]
 fn all_controls_are_visible_at_every_window_size() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     for (width, height) in [(860, 560), (1280, 800), (1920, 1080)] {
         app.driver().resize(width, height).expect("another size");

@@ -1,6 +1,6 @@
 //! The cache type in the app: automatic until the user chooses one, included in estimates, shown next to memory and
 //! answer, refused with a message where the method does not support it, and preserved over a restart.
-use kept_tests::window::{ANSWER, App, Home, Launch, QUESTION, can_open, first_start};
+use kept_tests::window::{ANSWER, App, Home, Launch, QUESTION, first_start};
 use serde_json::Value;
 
 /// Waits until the memory bar shows this type of rows; returns its text about the kept memory.
@@ -34,10 +34,7 @@ fn escape(app: &App<'_>) {
 
 #[test]
 fn the_cache_precision_is_chosen_and_survives_a_restart() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     app.choose_method("snapkv");
     let usual = kept(&stored(&app, "16-bit"));
@@ -85,10 +82,7 @@ fn the_cache_precision_is_chosen_and_survives_a_restart() {
 
 #[test]
 fn ems_refuses_quantised_rows_and_offers_16_bit() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     app.click("settings-button");
     app.choose("settings-cache", "q8_0");

@@ -5,7 +5,7 @@ use kept_tests::window::{Home, built};
 
 /// Runs the program on a machine without a display.
 fn kept_app(arguments: &[&str]) -> Output {
-    let home = Home::new();
+    let home = Home::unused();
     let mut command = Command::new(built("kept-app"));
     home.apply(&mut command);
     command

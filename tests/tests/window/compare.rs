@@ -1,6 +1,6 @@
 //! Comparisons of methods with the full cache in the real app: complete, stopped in the middle, with a run that is
 //! refused; and method parameters under "Advanced".
-use kept_tests::window::{App, Home, Launch, QUESTION, answered, can_open, first_start};
+use kept_tests::window::{App, Home, Launch, QUESTION, answered, first_start};
 use serde_json::{Value, json};
 
 /// Opens the comparison from the last answer, with exactly these methods and budgets selected.
@@ -58,10 +58,7 @@ fn ends(app: &App<'_>, state: &str) {
 
 #[test]
 fn a_comparison_runs_to_its_end_with_consistent_figures() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     app.picture("answered");
     set_up(&app, &["full", "streaming_llm", "snapkv"], &["25%", "64"]);
@@ -174,10 +171,7 @@ fn form_is_closed(app: &App<'_>) {
 /// A method with other parameters: added in a form that reports errors, removed, and distinguished in the results.
 #[test]
 fn a_method_is_compared_with_itself_under_other_parameters() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     set_up(&app, &["snapkv"], &["64"]);
     add_two_variants(&app);
@@ -250,10 +244,7 @@ fn two_variants_are_told_apart(app: &App<'_>) {
 
 #[test]
 fn a_refused_run_is_shown_and_the_others_continue() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     set_up(&app, &["snapkv", "streaming_llm"], &["2", "25%"]);
     app.click("compare-start");
@@ -278,10 +269,7 @@ fn a_refused_run_is_shown_and_the_others_continue() {
 /// Another document is opened while methods are compared; the line above the composer leads back to the results.
 #[test]
 fn a_comparison_goes_on_while_another_document_is_open() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     set_up(&app, &["snapkv", "h2o", "tova"], &["64"]);
     app.click("compare-start");
@@ -301,10 +289,7 @@ fn a_comparison_goes_on_while_another_document_is_open() {
 
 #[test]
 fn a_stopped_comparison_continues_after_a_restart() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     // Enough runs that a fast machine does not finish before the stop, and a slow one reaches the first rows in time.
     set_up(&app, &[], &["25%", "64", "128"]);
@@ -372,10 +357,7 @@ fn set(app: &App<'_>, name: &str, value: &str) {
 
 #[test]
 fn method_parameters_apply_and_survive_a_restart() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     // Automatic uses methods at their defaults.
     app.click("advanced");

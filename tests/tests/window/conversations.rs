@@ -1,7 +1,7 @@
 //! The list of conversations: opening, searching, naming, deleting with undo, exporting and importing, over a restart.
 use std::fs;
 
-use kept_tests::window::{ANSWER, App, Dialog, Home, Launch, QUESTION, can_open, first_start};
+use kept_tests::window::{ANSWER, App, Dialog, Home, Launch, QUESTION, first_start};
 use serde_json::Value;
 
 /// Titles in the list, from the top.
@@ -51,10 +51,7 @@ pub(crate) fn open(app: &App<'_>, title: &str) {
 /// Asks about a second document, closes the app, and finds the first conversation by a word of its answer.
 #[test]
 fn a_conversation_is_found_by_a_word_of_its_answer_after_a_restart() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     app.ask(QUESTION);
     app.is_answered();
@@ -111,10 +108,7 @@ fn a_conversation_is_found_by_a_word_of_its_answer_after_a_restart() {
 
 #[test]
 fn conversations_are_named_pinned_deleted_and_restored() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     app.ask(QUESTION);
     app.is_answered();
@@ -169,10 +163,7 @@ const IMPORT: Dialog = Dialog {
 
 #[test]
 fn an_exported_conversation_is_imported_and_a_broken_file_is_refused() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     app.ask(QUESTION);
     app.is_answered();

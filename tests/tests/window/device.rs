@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use kept_tests::window::{ANSWER, App, Home, Launch, QUESTION, can_open, first_start};
+use kept_tests::window::{ANSWER, App, Home, Launch, QUESTION, first_start};
 use serde_json::Value;
 
 /// The plain worker's program, next to the app's.
@@ -51,10 +51,7 @@ fn offered(app: &App<'_>) -> Value {
 
 #[test]
 fn without_a_gpu_the_settings_give_the_reason() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     app.click("settings-button");
     let said = says_now(&app, "Runs on the CPU.");
@@ -73,10 +70,7 @@ fn without_a_gpu_the_settings_give_the_reason() {
 
 #[test]
 fn a_change_of_device_restarts_the_engine_only() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     let worker = plain(&app);
     app.ask(QUESTION);

@@ -3,9 +3,7 @@
 use std::fs;
 
 use kept_tests::golden;
-use kept_tests::window::{
-    ANSWER, App, Dialog, Home, Launch, QUESTION, can_open, first_start, words,
-};
+use kept_tests::window::{ANSWER, App, Dialog, Home, Launch, QUESTION, first_start, words};
 use serde_json::Value;
 
 fn sample() -> String {
@@ -30,10 +28,7 @@ fn are_open(app: &App<'_>, names: &[&str]) {
 
 #[test]
 fn files_on_the_command_line_are_opened_together() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let launch = Launch::plain().argument(home.file("tide.txt", words(200)));
     let app = launch
         .argument(home.file("handbook.txt", sample()))
@@ -48,10 +43,7 @@ fn files_on_the_command_line_are_opened_together() {
 
 #[test]
 fn files_dropped_together_share_a_conversation() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     let tide = home.file("tide.txt", words(2_000));
     let handbook = home.file("handbook.txt", sample());
@@ -123,10 +115,7 @@ fn files_dropped_together_share_a_conversation() {
 
 #[test]
 fn an_added_document_keeps_the_conversation() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = Launch::plain()
         .argument(home.file("tide.txt", words(2_000)))
         .open(&home);

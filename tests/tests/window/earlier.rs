@@ -1,6 +1,6 @@
 //! The earlier turns as a section of the map: below the document, with their share in words and painted like it.
 use kept_tests::golden;
-use kept_tests::window::{App, Home, Launch, QUESTION, can_open};
+use kept_tests::window::{App, Home, Launch, QUESTION};
 use serde_json::{Value, json};
 
 const SECOND: &str = "What is the gate code of Edgar Tollen?";
@@ -50,10 +50,7 @@ fn is_painted(app: &App<'_>) -> (Vec<String>, Vec<u64>) {
 
 #[test]
 fn the_map_shows_earlier_turns_as_a_section_of_their_own_also_after_a_restart() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = conversation(&home);
     let answer = app.snapshot()["turns"][0]["answer"].clone();
     let answer = answer.as_str().expect("an answer").trim();

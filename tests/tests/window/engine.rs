@@ -2,7 +2,7 @@
 //! and loses nothing that was typed or answered.
 use crate::conversations::{self, show_list};
 use crate::slow_models::slow_model;
-use kept_tests::window::{App, Home, Launch, Process, QUESTION, TIMEOUT, can_open, first_start};
+use kept_tests::window::{App, Home, Launch, Process, QUESTION, TIMEOUT, first_start};
 use serde_json::{Value, json};
 
 /// An app with a random model that takes seconds to read the sample and does not stop decoding by itself.
@@ -66,10 +66,7 @@ fn kill(app: &App<'_>) {
 
 #[test]
 fn reading_shows_its_progress_and_can_be_stopped() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = slow(&home);
     // Without the vault nothing is read in the background.
     let mut settings = app.snapshot()["settings"].clone();
@@ -108,10 +105,7 @@ fn reading_shows_its_progress_and_can_be_stopped() {
 
 #[test]
 fn another_conversation_is_read_while_a_question_is_answered() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = slow(&home);
     let begins = |app: &App<'_>| {
         app.until("the answer begins", |app| {
@@ -147,10 +141,7 @@ fn another_conversation_is_read_while_a_question_is_answered() {
 
 #[test]
 fn a_stopped_answer_keeps_its_text() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = slow(&home);
     app.ask(QUESTION);
     app.until("the answer begins", |app| {
@@ -182,10 +173,7 @@ fn a_stopped_answer_keeps_its_text() {
 
 #[test]
 fn escape_stops_the_question_and_the_next_one_begins() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = slow(&home);
     app.ask(QUESTION);
     app.until("it reads", |app| (app.state()? == "reading").then_some(()));
@@ -203,10 +191,7 @@ fn escape_stops_the_question_and_the_next_one_begins() {
 
 #[test]
 fn a_kill_while_reading_fails_the_question() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = slow(&home);
     app.ask(QUESTION);
     app.until("it reads", |app| (app.state()? == "reading").then_some(()));
@@ -238,10 +223,7 @@ fn a_kill_while_reading_fails_the_question() {
 
 #[test]
 fn a_kill_while_answering_keeps_the_text() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = slow(&home);
     app.ask(QUESTION);
     app.until("it answers", |app| {
@@ -270,10 +252,7 @@ fn a_kill_while_answering_keeps_the_text() {
 
 #[test]
 fn a_kill_while_idle_is_reported() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     app.ask(QUESTION);
     app.is_answered();
@@ -300,10 +279,7 @@ fn a_kill_while_idle_is_reported() {
 
 #[test]
 fn repeated_crashes_stop_the_restarts() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     app.until("the window gives up starting it", |app| {
         if let Some(worker) = app.worker() {
@@ -336,10 +312,7 @@ fn repeated_crashes_stop_the_restarts() {
 
 #[test]
 fn a_dropped_file_restarts_a_failed_engine() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     app.until("the window gives up starting it", |app| {
         if let Some(worker) = app.worker() {
@@ -356,10 +329,7 @@ fn a_dropped_file_restarts_a_failed_engine() {
 
 #[test]
 fn an_answer_goes_on_while_another_document_is_read() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = slow(&home);
     limit_answers(&app, 400);
     app.ask(QUESTION);
@@ -427,34 +397,25 @@ fn with_engine(home: &Home, path: &str) {
 
 #[test]
 fn a_missing_engine_is_reported() {
-    if !can_open() {
-        return;
-    }
-    with_engine(&Home::new(), "/nonexistent/kept-worker");
+    let Some(home) = Home::new() else { return };
+    with_engine(&home, "/nonexistent/kept-worker");
 }
 
 #[test]
 fn an_engine_that_exits_at_once_is_reported() {
-    if !can_open() {
-        return;
-    }
-    with_engine(&Home::new(), "/bin/false");
+    let Some(home) = Home::new() else { return };
+    with_engine(&home, "/bin/false");
 }
 
 #[test]
 fn an_engine_with_invalid_output_is_reported() {
-    if !can_open() {
-        return;
-    }
-    with_engine(&Home::new(), "/usr/bin/yes");
+    let Some(home) = Home::new() else { return };
+    with_engine(&home, "/usr/bin/yes");
 }
 
 #[test]
 fn an_engine_without_permission_is_reported() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let path = home.file("kept-worker", "#!/bin/sh\n");
     with_engine(&home, path.to_str().expect("a path"));
 }

@@ -1,8 +1,6 @@
 //! What explains the map: the page with less memory, the replay of an answer, two memories side by side, the grid of layers,
 //! the details of a word, and what can be saved of them.
-use kept_tests::window::{
-    ANSWER, App, Dialog, Home, Launch, QUESTION, answered, can_open, first_start,
-};
+use kept_tests::window::{ANSWER, App, Dialog, Home, Launch, QUESTION, answered, first_start};
 use serde_json::{Value, json};
 
 /// [`answered`] with SnapKV, which looks at the question.
@@ -37,10 +35,7 @@ fn memory(app: &App<'_>) -> i64 {
 
 #[test]
 fn the_page_is_shown_with_less_memory() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered_by_snapkv(&home);
     let own = memory(&app);
     app.script("$('memory-slider').focus()", Value::Null);
@@ -75,10 +70,7 @@ fn the_page_is_shown_with_less_memory() {
 /// TreeKV forgets while it answers: the answer is replayed with what was remembered at each moment, also after a restart.
 #[test]
 fn an_answer_is_replayed_with_what_was_forgotten_during_it() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     app.choose_method("treekv");
     app.ask(QUESTION);
@@ -151,10 +143,7 @@ fn an_answer_is_replayed_with_what_was_forgotten_during_it() {
 
 #[test]
 fn two_methods_are_compared_side_by_side() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered_by_snapkv(&home);
     app.click("compare");
     app.until("what to compare can be chosen", |app| {
@@ -219,10 +208,7 @@ fn two_methods_are_compared_side_by_side() {
 
 #[test]
 fn the_grid_shows_layers_and_heads_with_the_cursor_of_the_page() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     let layers = app.snapshot()["model"]["layers"].as_u64().expect("layers");
     let heads = app.snapshot()["model"]["kvHeads"].as_u64().expect("heads");
@@ -300,10 +286,7 @@ fn the_grid_shows_layers_and_heads_with_the_cursor_of_the_page() {
 /// The grid as a picture, and the list of sentences as a table.
 #[test]
 fn pictures_and_sentences_are_saved() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     app.click("grid-button");
     app.until("the grid is drawn", |app| {
@@ -340,10 +323,7 @@ fn pictures_and_sentences_are_saved() {
 
 #[test]
 fn a_word_of_the_answer_shows_what_it_looked_at() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered_by_snapkv(&home);
     let explains = "return $('answer')?.dataset.explains === 'true'";
     app.until("the answer explains its words", |app| {

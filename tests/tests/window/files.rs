@@ -7,7 +7,7 @@ use std::process::Command;
 
 use kept_engine::documents::recognised_languages;
 use kept_tests::golden;
-use kept_tests::window::{App, Home, Notice, QUESTION, can_open, first_start, pages_pdf};
+use kept_tests::window::{App, Home, Notice, QUESTION, first_start, pages_pdf};
 use serde_json::Value;
 
 /// The dialogs that ask about a file before it is opened.
@@ -61,10 +61,7 @@ fn still_works(app: &App<'_>, before: &Value, words: &[&str]) -> Notice {
 
 #[test]
 fn a_file_name_may_have_spaces_and_accents() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     let name = "Lettres d’été – cahier 2 (été).txt";
     let held = app.home().file(name, with_another_code());
@@ -91,10 +88,7 @@ fn a_file_name_may_have_spaces_and_accents() {
 
 #[test]
 fn sources_and_table_name_the_pages_of_a_pdf() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     let text = with_another_code();
     let words: Vec<&str> = text.split_whitespace().filter(|w| w.is_ascii()).collect();
@@ -146,10 +140,7 @@ fn sources_and_table_name_the_pages_of_a_pdf() {
 
 #[test]
 fn unreadable_files_are_refused_with_one_sentence() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
 
     let folder = home.path().join("files/a folder");
@@ -197,10 +188,7 @@ fn unreadable_files_are_refused_with_one_sentence() {
 
 #[test]
 fn a_pdf_with_a_password_is_opened_by_typing_it() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     let locked = golden::repository().join("documents/tests/fixtures/password.pdf");
     app.drop_files(&[&locked]);
@@ -233,9 +221,6 @@ fn a_pdf_with_a_password_is_opened_by_typing_it() {
 
 #[test]
 fn a_scan_is_opened_by_recognising_its_text() {
-    if !can_open() {
-        return;
-    }
     if !recognised_languages()
         .iter()
         .any(|language| language == "eng")
@@ -243,7 +228,7 @@ fn a_scan_is_opened_by_recognising_its_text() {
         eprintln!("skipped: tesseract with English, or pdftoppm, is not installed");
         return;
     }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     let scan = golden::repository().join("documents/tests/fixtures/scan.pdf");
     app.drop_files(&[&scan]);
@@ -303,10 +288,7 @@ fn a_scan_is_opened_by_recognising_its_text() {
 
 #[test]
 fn the_drop_zone_shows_a_refusal_before_the_drop() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     let folder = home.path().join("files/a folder");
     fs::create_dir(&folder).expect("a folder");
@@ -335,10 +317,7 @@ fn the_drop_zone_shows_a_refusal_before_the_drop() {
 
 #[test]
 fn a_file_deleted_during_the_drag_is_named() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     let before = app.snapshot()["document"]["id"].clone();
     let path = home.file("gone.txt", sample());
@@ -351,10 +330,7 @@ fn a_file_deleted_during_the_drag_is_named() {
 
 #[test]
 fn a_file_without_permission_is_named() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     let path = home.file("private.txt", sample());
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("no permission");
@@ -380,10 +356,7 @@ fn a_file_without_permission_is_named() {
 /// Opening a pipe without a writer would block.
 #[test]
 fn a_pipe_does_not_block_the_app() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     let pipe = home.path().join("files/pipe.txt");
     assert!(
@@ -402,10 +375,7 @@ fn a_pipe_does_not_block_the_app() {
 
 #[test]
 fn a_dropped_model_is_opened_and_a_damaged_one_refused() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     let whole = fs::read(golden::model("group2-llama3-tied")).expect("a golden model");
     let damaged = home.file("damaged.gguf", &whole[..whole.len() / 3]);
@@ -432,10 +402,7 @@ fn a_dropped_model_is_opened_and_a_damaged_one_refused() {
 /// Damaged, hostile and unusual PDFs: each is opened or refused, and the app accepts the next one.
 #[test]
 fn damaged_pdfs_do_not_crash_the_app() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     let folder = fs::read_dir(golden::repository().join("documents/tests/fixtures"));
     let mut paths: Vec<PathBuf> = folder

@@ -1,5 +1,5 @@
 //! Reading in the real app: finding words in a long document, and the text size.
-use kept_tests::window::{App, Home, Launch, can_open, first_start, words};
+use kept_tests::window::{App, Home, Launch, first_start, words};
 use serde_json::Value;
 
 /// Presses a letter with Ctrl.
@@ -9,10 +9,7 @@ fn control(app: &App<'_>, key: &str) {
 
 #[test]
 fn words_are_found_in_a_long_document() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let text = format!(
         "{}\n\nThe zanzibarossa was moored.\n\n{}\n\nA Zanzibarossa again.",
         words(300_000),
@@ -53,10 +50,7 @@ fn words_are_found_in_a_long_document() {
 
 #[test]
 fn the_text_size_survives_a_restart() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let size = |app: &App<'_>| {
         let script = "const e = document.querySelector('[data-block]'); return e ? parseFloat(getComputedStyle(e).fontSize) : 0";
         app.script(script, Value::Null).as_f64().expect("a size")

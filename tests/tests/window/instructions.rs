@@ -1,6 +1,6 @@
 //! Instructions and a temperature: typed in the settings, given to the model with a question, shown with its answer.
 use kept_models::testing::TinyLlama;
-use kept_tests::window::{App, Home, Launch, can_open};
+use kept_tests::window::{App, Home, Launch};
 use serde_json::{Value, json};
 
 /// The app with a random model, a short document, and short answers.
@@ -34,10 +34,7 @@ fn again(app: &App<'_>, index: usize) -> Value {
 
 #[test]
 fn instructions_reach_the_model_and_at_a_temperature_answers_differ() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = open(&home);
     app.ask("What is strong?");
     app.reaches(&["done"]);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::slow_models::wide_model;
-use kept_tests::window::{App, Home, Launch, can_open, first_start, pages_pdf, words};
+use kept_tests::window::{App, Home, Launch, first_start, pages_pdf, words};
 use serde_json::{Value, json};
 
 /// A user notices a longer delay, even on a busy machine.
@@ -113,10 +113,7 @@ fn scrolls_smoothly(app: &App<'_>, what: &str) {
 
 #[test]
 fn a_pdf_of_300_pages_does_not_freeze_the_app() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     let text = words(620_000).replace("\n\n", " ");
     let words: Vec<&str> = text.split(' ').collect();
@@ -151,10 +148,7 @@ fn a_pdf_of_300_pages_does_not_freeze_the_app() {
 
 #[test]
 fn a_text_of_128k_tokens_is_painted_and_scrolls() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = Launch::plain()
         .argument("--model")
         .argument(wide_model(&home))

@@ -1,6 +1,6 @@
 //! The retention map on the page: behind the words, in the tooltip of a token, by layer, on the strip and in the table;
 //! all of the same answer, and all consistent.
-use kept_tests::window::{App, Home, Launch, QUESTION, answered, can_open, first_start};
+use kept_tests::window::{App, Home, Launch, QUESTION, answered, first_start};
 use serde_json::{Value, json};
 
 /// `n` and `m` of `Remembered by n of m`.
@@ -14,10 +14,7 @@ fn slots(tip: &str) -> Option<(u64, u64)> {
 
 #[test]
 fn the_tooltip_shows_the_slots_that_keep_a_word() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     // The shares of this view are those of the tooltip.
     app.script("$('view-all')?.click()", Value::Null);
@@ -56,10 +53,7 @@ fn the_tooltip_shows_the_slots_that_keep_a_word() {
 
 #[test]
 fn a_single_layer_is_painted() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     let layers = app.snapshot()["model"]["layers"].as_u64().expect("layers");
     let offered = app.script(
@@ -100,10 +94,7 @@ fn a_single_layer_is_painted() {
 /// Below the threshold nothing is painted; the slider for it has the keyboard.
 #[test]
 fn the_threshold_hides_what_is_little_remembered() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     assert!(
         app.runs().iter().all(|&share| share >= 25),
@@ -125,10 +116,7 @@ fn the_threshold_hides_what_is_little_remembered() {
 
 #[test]
 fn a_click_on_the_strip_scrolls_the_document() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     assert!(
         app.is_shown("strip-view"),
@@ -160,10 +148,7 @@ fn a_click_on_the_strip_scrolls_the_document() {
 
 #[test]
 fn the_table_shows_the_shares_as_numbers() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     app.click("table-button");
     app.until("sentences come first", |app| {
@@ -205,10 +190,7 @@ fn percents(row: &str) -> Vec<f64> {
 
 #[test]
 fn a_click_on_a_source_shows_its_passage() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     assert!(app.count("source") > 0, "the answer has sources");
     let source = app.snapshot()["turns"][0]["sources"][0].clone();
@@ -240,10 +222,7 @@ fn a_click_on_a_source_shows_its_passage() {
 /// question has none.
 #[test]
 fn the_page_shows_what_is_remembered_because_of_the_question() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     app.choose_method("kvzip");
     app.ask(QUESTION);
@@ -287,10 +266,7 @@ fn the_page_shows_what_is_remembered_because_of_the_question() {
 
 #[test]
 fn a_table_stands_in_columns_and_is_painted_in_its_cells() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     let mut table = String::from("Lockers.\n| Name | Locker | Remarks |\n|---|---:|---|\n");
     for i in 0..40 {

@@ -1,6 +1,6 @@
 //! A memory limit in the app: typed in the settings, applied to the next question and shown with it, refused with the
 //! missing amount if too small, and preserved over a restart.
-use kept_tests::window::{App, Home, Launch, QUESTION, can_open, first_start};
+use kept_tests::window::{App, Home, Launch, QUESTION, first_start};
 use serde_json::Value;
 
 fn setting(app: &App<'_>) -> Value {
@@ -37,10 +37,7 @@ fn missing(refusal: &str) -> f64 {
 
 #[test]
 fn a_memory_limit_is_obeyed_or_refused_if_too_small() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     app.choose_method("snapkv");
     assert_eq!(setting(&app), Value::Null, "nothing is limited");

@@ -8,7 +8,7 @@ use crate::library::{
 use kept_tests::golden;
 use kept_tests::hub::pulling::{MIB, assert_whole, length, wait_until};
 use kept_tests::hub::{Faults, Hub, Origin, REPO, Refusal, some_bytes};
-use kept_tests::window::{ANSWER, App, Home, QUESTION, can_open};
+use kept_tests::window::{ANSWER, App, Home, QUESTION};
 
 const FILE: &str = "harbour-Q8_0.gguf";
 
@@ -45,13 +45,10 @@ fn fails(app: &App<'_>, file: &str, words: &[&str]) -> String {
 
 #[test]
 fn a_download_resumes_after_a_pause_and_a_kill() {
-    if !can_open() {
-        return;
-    }
     let bytes = mini();
     let hub = Hub::with(&[(FILE, &bytes), ("README.md", b"hello")]);
     let partial = hub.partial(&bytes);
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = page_of_models(&with_hub(&hub), &home);
     assert_eq!(hub.requests().len(), 0, "nothing is asked before a click");
     hub.gate(MIB as u64);
@@ -102,12 +99,9 @@ fn a_download_resumes_after_a_pause_and_a_kill() {
 
 #[test]
 fn downloads_are_queued_and_a_cancelled_one_is_deleted() {
-    if !can_open() {
-        return;
-    }
     let (first, second) = (some_bytes(2 * MIB, 1), some_bytes(MIB, 2));
     let hub = Hub::with(&[("first-Q8_0.gguf", &first), ("second-Q4_0.gguf", &second)]);
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = page_of_models(&with_hub(&hub), &home);
     hub.gate(MIB as u64 / 2);
     download(&app, "first-Q8_0");
@@ -148,12 +142,9 @@ fn downloads_are_queued_and_a_cancelled_one_is_deleted() {
 
 #[test]
 fn download_errors_name_the_remedy() {
-    if !can_open() {
-        return;
-    }
     let bytes = mini();
     let hub = Hub::with(&[(FILE, &bytes)]);
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = page_of_models(&with_hub(&hub), &home);
 
     // Wrong bytes: they are deleted, and the second download is correct.
@@ -226,11 +217,8 @@ fn download_errors_name_the_remedy() {
 
 #[test]
 fn offline_mode_makes_no_request() {
-    if !can_open() {
-        return;
-    }
     let hub = Hub::with(&[(FILE, &mini())]);
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = page_of_models(&with_hub(&hub).variable("HF_HUB_OFFLINE", "1"), &home);
     assert!(
         app.text("offline")
@@ -248,9 +236,6 @@ fn offline_mode_makes_no_request() {
 /// A partial download of another program: resumed, or removed.
 #[test]
 fn a_partial_download_is_resumed_or_removed() {
-    if !can_open() {
-        return;
-    }
     let bytes = mini();
     let hub = Hub::with(&[(FILE, &bytes)]);
     let partial = hub.partial(&bytes);
@@ -259,7 +244,7 @@ fn a_partial_download_is_resumed_or_removed() {
         fs::write(&partial, &bytes[..MIB]).expect("written");
     };
     begin();
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = page_of_models(&with_hub(&hub), &home);
     let text = row_text(&app, "unfinished", "name", REPO).expect("it is shown");
     assert!(text.contains("1.0 MiB downloaded"), "{text}");

@@ -7,7 +7,7 @@ use crate::library::{click_in, nothing_sticks_out, of_row, open_page, page_of_mo
 use kept_models::testing::{MetaValue, TinyLlama};
 use kept_tests::golden;
 use kept_tests::hub::in_cache;
-use kept_tests::window::{ANSWER, Dialog, Home, Launch, QUESTION, can_open};
+use kept_tests::window::{ANSWER, Dialog, Home, Launch, QUESTION};
 use serde_json::json;
 
 fn mini() -> Vec<u8> {
@@ -32,10 +32,7 @@ fn unheard_of(path: &Path) {
 
 #[test]
 fn models_of_other_programs_are_found_and_used() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let studio = home.path().join(".lmstudio/models/maker/repo");
     put(&studio.join("harbour-Q8_0.gguf"), mini());
     unheard_of(&studio.join("other-F32.gguf"));
@@ -105,10 +102,7 @@ const DIALOG: Dialog = Dialog {
 
 #[test]
 fn a_model_folder_is_added_and_removed_from_the_list() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let folder = home.path().join("my models");
     let file = folder.join("deep/one.gguf");
     put(&file, mini());
@@ -146,10 +140,7 @@ fn a_model_folder_is_added_and_removed_from_the_list() {
 
 #[test]
 fn a_context_is_extended_unless_the_file_has_rope_scaling() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let studio = home.path().join(".lmstudio/models/maker/repo");
     put(&studio.join("short-F32.gguf"), []);
     let short = TinyLlama {
@@ -213,10 +204,7 @@ fn a_context_is_extended_unless_the_file_has_rope_scaling() {
 
 #[test]
 fn only_a_model_of_the_hub_cache_is_removed_by_two_clicks() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let cache = home.path().join("cache/huggingface/hub");
     in_cache(&cache, "maker/tiny-GGUF", "tiny-Q8_0.gguf", &mini());
     let repo = cache.join("models--maker--tiny-GGUF");
@@ -259,10 +247,7 @@ fn only_a_model_of_the_hub_cache_is_removed_by_two_clicks() {
 
 #[test]
 fn the_models_page_fits_a_small_window_and_the_keyboard() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let studio = home.path().join(".lmstudio/models/maker/repo");
     let long =
         "a-model-with-a-name-that-goes-on-and-on-and-on-for-the-whole-width-of-a-line-Q4_K_M.gguf";
@@ -323,10 +308,7 @@ const BEYOND: &str = "one plain sentence";
 /// own document it names the model's limits before any question.
 #[test]
 fn the_built_in_model_states_its_limits() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = Launch::plain().open(&home);
     app.is_ready();
     let line = app.until("the line", |app| app.text("trying"));

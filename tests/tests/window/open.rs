@@ -2,7 +2,7 @@
 use std::fs;
 
 use kept_tests::golden;
-use kept_tests::window::{Dialog, Home, Launch, QUESTION, can_open, first_start};
+use kept_tests::window::{Dialog, Home, Launch, QUESTION, first_start};
 
 fn sample() -> String {
     fs::read_to_string(golden::repository().join("assets/sample.txt")).expect("the sample")
@@ -15,10 +15,7 @@ fn with_another_code() -> String {
 
 #[test]
 fn a_file_named_on_the_command_line_is_opened() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let path = home.file("né à Brest.txt", with_another_code());
     let app = Launch::plain().argument(path).open(&home);
     app.shows_document("né à Brest.txt");
@@ -38,10 +35,7 @@ fn a_file_named_on_the_command_line_is_opened() {
 
 #[test]
 fn a_missing_file_on_the_command_line_is_reported() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = Launch::plain()
         .argument(home.path().join("files/absent.txt"))
         .open(&home);
@@ -60,10 +54,7 @@ const DIALOG: Dialog = Dialog {
 
 #[test]
 fn a_file_is_chosen_in_the_system_dialog() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     // Cancelled, it changes nothing.
     DIALOG.open(&app);

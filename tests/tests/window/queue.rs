@@ -1,7 +1,7 @@
 //! Questions that wait, versions of an answer, an edited question, a branch, a pasted text, a chat without a document.
 
 use crate::slow_models::{answering_long, slow_model};
-use kept_tests::window::{App, Home, Launch, QUESTION, answered, can_open, first_start};
+use kept_tests::window::{App, Home, Launch, QUESTION, answered, first_start};
 use serde_json::{Value, json};
 
 const OTHER: &str = "What is the gate code of Edgar Tollen?";
@@ -23,10 +23,7 @@ fn waits_for(app: &App<'_>, states: &[&str]) {
 
 #[test]
 fn questions_wait_in_a_queue_and_one_is_taken_back() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     // The engine starts: the first question waits for it, the others for the first.
     let app = Launch::plain()
         .argument("--model")
@@ -60,10 +57,7 @@ fn questions_wait_in_a_queue_and_one_is_taken_back() {
 /// The conversation stays at its end while one question after the other is answered.
 #[test]
 fn the_conversation_follows_queued_questions() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answering_long(&home);
     for question in [QUESTION, OTHER, THIRD, QUESTION, OTHER, THIRD] {
         app.ask(question);
@@ -89,10 +83,7 @@ fn the_conversation_follows_queued_questions() {
 
 #[test]
 fn versions_of_an_answer_stand_side_by_side() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     assert_eq!(app.count("version"), 0);
     app.choose_method("full");
@@ -123,10 +114,7 @@ fn versions_of_an_answer_stand_side_by_side() {
 
 #[test]
 fn an_edited_question_and_a_branch_leave_the_conversation_as_it_is() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answered(&home);
     app.ask(OTHER);
     app.is_answered();
@@ -179,10 +167,7 @@ fn an_edited_question_and_a_branch_leave_the_conversation_as_it_is() {
 
 #[test]
 fn a_long_pasted_text_is_opened_as_a_document() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     let paste = "const data = new DataTransfer(); data.setData('text/plain', args[0])
         $('composer').dispatchEvent(new ClipboardEvent('paste', {clipboardData: data, bubbles: true, cancelable: true}))
@@ -201,10 +186,7 @@ fn a_long_pasted_text_is_opened_as_a_document() {
 
 #[test]
 fn a_chat_needs_no_document() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     app.invoke("close_document", &json!({})).expect("closed");
     app.click("chat");

@@ -1,7 +1,7 @@
 //! A document is read in the background: it begins by itself, is stopped, goes on, and is not lost.
 
 use crate::slow_models::slow_model;
-use kept_tests::window::{App, Home, Launch, can_open};
+use kept_tests::window::{App, Home, Launch};
 
 /// The line below the question, once it contains `words`.
 fn says(app: &App<'_>, id: &str, words: &str) -> String {
@@ -18,10 +18,7 @@ fn share(app: &App) -> Option<f64> {
 
 #[test]
 fn a_document_is_read_in_the_background_and_a_stop_loses_nothing() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = Launch::plain()
         .argument("--model")
         .argument(slow_model(&home))

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::slow_models::answering_long;
-use kept_tests::window::{App, Home, Launch, QUESTION, TIMEOUT, can_open, first_start};
+use kept_tests::window::{App, Home, Launch, QUESTION, TIMEOUT, first_start};
 use serde_json::{Value, json};
 
 /// The page's background colour.
@@ -37,10 +37,7 @@ fn choose_theme(app: &App<'_>, theme: &str) {
 
 #[test]
 fn the_theme_changes_at_once_and_survives_a_restart() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     choose_theme(&app, "light");
     let light = app.until("a light background", |app| {
@@ -74,10 +71,7 @@ fn brightness(colour: &str) -> f64 {
 
 #[test]
 fn conversation_map_and_draft_survive_a_restart() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let path = home.file(
         "mine.txt",
         fs::read(kept_tests::golden::repository().join("assets/sample.txt")).expect("the sample"),
@@ -140,10 +134,7 @@ fn conversation_map_and_draft_survive_a_restart() {
 
 #[test]
 fn a_partial_answer_survives_a_kill_of_the_app() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = answering_long(&home);
     app.ask(QUESTION);
     app.until("it answers", |app| {
@@ -189,10 +180,7 @@ fn a_partial_answer_survives_a_kill_of_the_app() {
 
 #[test]
 fn a_second_window_does_not_save_without_a_session_bus() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let first = first_start(&home);
     choose_theme(&first, "dark");
     let second = Launch::plain().beside(&first).open(&home);
@@ -227,10 +215,7 @@ fn a_second_window_does_not_save_without_a_session_bus() {
 
 #[test]
 fn a_second_start_passes_its_file_to_the_first_window() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = Launch::plain().with_session_bus().open(&home);
     app.is_ready();
     app.shows_document("sample.txt");
@@ -278,10 +263,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn a_damaged_database_is_moved_aside() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     app.close();
     let database = &home.data().join("kept.db");
@@ -328,10 +310,7 @@ fn a_damaged_database_is_moved_aside() {
 
 #[test]
 fn the_app_starts_without_a_database() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     // A folder in place of the file: not even root can write to it.
     fs::create_dir_all(home.data().join("kept.db/in the way")).expect("a folder");
     let app = Launch::plain().open(&home);

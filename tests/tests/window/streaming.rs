@@ -1,7 +1,7 @@
 //! A document longer than the model's context length: the app states that it is read approximately, before, during and
 //! after prefill, offers the methods that support streaming mode, and shows the kept rows in the map.
 use crate::slow_models::small_model;
-use kept_tests::window::{App, Home, Launch, TIMEOUT, can_open, first_start, words};
+use kept_tests::window::{App, Home, Launch, TIMEOUT, first_start, words};
 use serde_json::{Value, json};
 
 /// Several times the built-in model's context length.
@@ -9,10 +9,7 @@ const BYTES: usize = 60_000;
 
 #[test]
 fn a_too_long_document_is_read_in_pieces() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     assert_eq!(app.count("streaming"), 0, "the sample is short");
     app.drop_files(&[&home.file("long.txt", words(BYTES))]);
@@ -177,10 +174,7 @@ const MAX_CELLS: u64 = 1 << 18;
 /// A map of so many tokens is sent, painted and described in cells of several tokens.
 #[test]
 fn a_very_long_document_is_painted_in_cells() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let model = small_model(&home, "narrow.gguf", 2048);
     let app = Launch::plain()
         .argument("--model")

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use kept_models::testing::{MetaValue, TinyLlama};
-use kept_tests::window::{App, Home, Launch, can_open};
+use kept_tests::window::{App, Home, Launch};
 use serde_json::{Value, json};
 
 /// A random model whose template has a switch for thinking, and starts the thought itself.
@@ -43,10 +43,7 @@ fn open<'h>(home: &'h Home, model: &PathBuf) -> App<'h> {
 
 #[test]
 fn thoughts_are_shown_apart_from_the_answer() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let model = thinking_model(&home);
     let app = open(&home, &model);
     app.until("the switch is by the question", |app| {
@@ -90,10 +87,7 @@ fn thoughts_are_shown_apart_from_the_answer() {
 /// Gemma's sliding-window layers hold their last tokens under every method: they are shown as rings, not as empty.
 #[test]
 fn sliding_window_layers_are_shown_with_their_window() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let model = TinyLlama {
         arch: "gemma3",
         layers: 6,

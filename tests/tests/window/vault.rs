@@ -2,7 +2,7 @@
 //! the app states it. The settings show the stored documents, and can change and delete them.
 use std::fs;
 
-use kept_tests::window::{ANSWER, App, Home, Launch, QUESTION, can_open};
+use kept_tests::window::{ANSWER, App, Home, Launch, QUESTION};
 use serde_json::Value;
 
 /// Records every text that the progress of a question shows.
@@ -47,10 +47,7 @@ fn asks(app: &App<'_>, question: &str) {
 
 #[test]
 fn later_questions_use_the_vault_even_after_a_restart() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let text = fs::read(kept_tests::golden::repository().join("assets/sample.txt"));
     let path = home.file("mine.txt", text.expect("the sample"));
     let app = Launch::plain().argument(&path).open(&home);
@@ -103,10 +100,7 @@ fn later_questions_use_the_vault_even_after_a_restart() {
 
 #[test]
 fn the_settings_show_limit_and_delete_the_vault() {
-    if !can_open() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = Home::new() else { return };
     let app = kept_tests::window::first_start(&home);
     asks(&app, QUESTION);
     reads(&app, "Already read");
