@@ -179,6 +179,28 @@ pub struct App<'h> {
     display: Rc<Display>,
 }
 
+/// What a look at the window returns: `true` or a value where [`App::until`] need not wait any longer.
+pub trait Look {
+    /// The value.
+    type Found;
+    /// The value, if it is there.
+    fn found(self) -> Option<Self::Found>;
+}
+
+impl Look for bool {
+    type Found = ();
+    fn found(self) -> Option<()> {
+        self.then_some(())
+    }
+}
+
+impl<T> Look for Option<T> {
+    type Found = T;
+    fn found(self) -> Option<T> {
+        self
+    }
+}
+
 impl App<'_> {
     /// The WebDriver client: keys, clicks and scripts.
     #[must_use]
@@ -267,15 +289,15 @@ impl App<'_> {
         }
     }
 
-    /// Polls until `look` returns a value.
+    /// Polls until `look` returns `true` or a value.
     ///
     /// # Panics
     /// After [`TIMEOUT`], with a screenshot of the window and the app's log.
     #[track_caller]
-    pub fn until<T>(&self, what: &str, mut look: impl FnMut(&Self) -> Option<T>) -> T {
+    pub fn until<L: Look>(&self, what: &str, mut look: impl FnMut(&Self) -> L) -> L::Found {
         let started = Instant::now();
         loop {
-            if let Some(found) = look(self) {
+            if let Some(found) = look(self).found() {
                 return found;
             }
             if started.elapsed() > TIMEOUT {

@@ -81,7 +81,7 @@ impl App<'_> {
         self.until("the page notices the files over it", |app| {
             nudge = 4 - nudge;
             display.move_mouse(TARGET.moved(nudge, 0));
-            app.is_shown("drop-zone").then_some(())
+            app.is_shown("drop-zone")
         });
         held
     }

@@ -37,13 +37,13 @@ pub fn answered(home: &Home) -> App<'_> {
     app.ask(QUESTION);
     app.is_answered();
     app.until("the document is painted", |app| {
-        app.runs().iter().any(|&share| share > 0).then_some(())
+        app.runs().iter().any(|&share| share > 0)
     });
     // The answer may be complete before the last layer is painted.
     app.until("the painting has settled", |app| {
         let before = app.runs();
         std::thread::sleep(Duration::from_millis(700));
-        (app.runs() == before).then_some(())
+        app.runs() == before
     });
     app
 }
@@ -140,7 +140,7 @@ impl App<'_> {
             e.value = args[1]; e.dispatchEvent(new Event('input', {bubbles: true}))
             e.dispatchEvent(new Event('change', {bubbles: true})); return true";
         self.until(&format!("{id} offers {value}"), |app| {
-            (app.script(script, json!([id, value])) == true).then_some(())
+            app.script(script, json!([id, value])) == true
         });
     }
 
@@ -150,10 +150,10 @@ impl App<'_> {
         self.click("method-menu");
         let click = "const o = $$('method-menu-option').find(o => o.dataset.value === args[0]); o?.click(); return !!o";
         self.until(&format!("{name} is offered"), |app| {
-            (app.script(click, name) == true).then_some(())
+            app.script(click, name) == true
         });
         self.until(&format!("{name} is chosen"), |app| {
-            (app.snapshot()["settings"]["method"] == name).then_some(())
+            app.snapshot()["settings"]["method"] == name
         });
     }
 
@@ -172,7 +172,7 @@ impl App<'_> {
             if now["worker"]["state"] == "failed" || now["modelError"].is_string() {
                 app.give_up("the engine or its model cannot be had");
             }
-            (now["worker"]["state"] == "ready" && !now["model"].is_null()).then_some(())
+            now["worker"]["state"] == "ready" && !now["model"].is_null()
         });
     }
 
@@ -182,7 +182,7 @@ impl App<'_> {
         self.until(&format!("the document {name} is shown"), |app| {
             let named = app.text("document-name").is_some_and(|t| t.contains(name));
             let text = app.text("document").unwrap_or_default();
-            (named && !text.is_empty() && app.snapshot()["opening"].is_null()).then_some(())
+            named && !text.is_empty() && app.snapshot()["opening"].is_null()
         });
     }
 
@@ -192,7 +192,7 @@ impl App<'_> {
         let before = self.count("turn");
         self.write("composer", &format!("{question}\u{E007}"));
         self.until("the question is in the conversation", |app| {
-            (app.count("turn") > before).then_some(())
+            app.count("turn") > before
         });
     }
 
@@ -259,7 +259,7 @@ impl App<'_> {
     pub fn close_notices(&self) {
         self.until("no notice is left", |app| {
             app.script("$$('notice-close').forEach(e => e.click())", Value::Null);
-            app.notices().is_empty().then_some(())
+            app.notices().is_empty()
         });
     }
 

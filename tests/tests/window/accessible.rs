@@ -76,9 +76,7 @@ fn escape(app: &App<'_>) {
 
 #[track_caller]
 fn is_there(app: &App<'_>, id: &str) {
-    app.until(&format!("{id} is shown"), |app| {
-        app.is_shown(id).then_some(())
-    });
+    app.until(&format!("{id} is shown"), |app| app.is_shown(id));
 }
 
 /// Clicks `button`, audits what it opens as `shown`, and closes it with Escape.
@@ -88,9 +86,7 @@ fn sheet(audit: &mut Audit, app: &App<'_>, button: &str, shown: &str) {
     is_there(app, shown);
     audit.look(app, shown);
     escape(app);
-    app.until(&format!("{shown} closes"), |app| {
-        (!app.is_shown(shown)).then_some(())
-    });
+    app.until(&format!("{shown} closes"), |app| !app.is_shown(shown));
 }
 
 #[test]
@@ -139,9 +135,7 @@ fn axe_finds_nothing_in_documents_conversations_and_their_dialogs() {
     is_there(&app, "conversations");
     audit.look(&app, "conversations");
     app.write("conversation-search", "harbour");
-    app.until("passages are found", |app| {
-        (app.count("found-passage") > 0).then_some(())
-    });
+    app.until("passages are found", |app| app.count("found-passage") > 0);
     audit.look(&app, "found");
     app.close();
     audit.ends();
@@ -163,12 +157,12 @@ fn axe_finds_nothing_in_what_explains_the_map() {
     app.script("$('answer').focus()", Value::Null);
     app.until("a word shows what it looked at", |app| {
         app.driver().keys(&["\u{E014}"]).expect("ArrowRight");
-        app.is_shown("looked").then_some(())
+        app.is_shown("looked")
     });
     audit.look(&app, "looked");
     app.script("$('memory-slider').focus()", Value::Null);
     app.until("what smaller budgets keep is known", |app| {
-        (app.snapshot()["turns"][0]["levelsDone"] == true).then_some(())
+        app.snapshot()["turns"][0]["levelsDone"] == true
     });
     audit.look(&app, "less-memory");
     app.click("grid-button");
@@ -267,7 +261,7 @@ fn axe_finds_nothing_in_models_errors_and_the_empty_window() {
     app.click("models-button");
     is_there(&app, "models");
     app.until("the models are listed", |app| {
-        (app.count("catalogue-entry") > 0).then_some(())
+        app.count("catalogue-entry") > 0
     });
     audit.look(&app, "models");
     app.script(
@@ -278,9 +272,7 @@ fn axe_finds_nothing_in_models_errors_and_the_empty_window() {
     escape(&app);
     // A document that cannot be read, and one beyond the context length.
     app.drop_files(&[&home.file("broken.pdf", "%PDF-1.7 nothing")]);
-    app.until("a notice says why", |app| {
-        (!app.notices().is_empty()).then_some(())
-    });
+    app.until("a notice says why", |app| !app.notices().is_empty());
     audit.look(&app, "notice");
     app.close_notices();
     let long = "The ferry leaves at noon from the old quay. ".repeat(2000);
@@ -301,7 +293,7 @@ fn axe_finds_nothing_in_models_errors_and_the_empty_window() {
     audit.look(&app, "empty");
     app.click("chat");
     app.until("a conversation without a document", |app| {
-        (!app.is_shown("chat")).then_some(())
+        !app.is_shown("chat")
     });
     app.ask("Hello, who are you?");
     app.is_answered();
@@ -313,7 +305,7 @@ fn axe_finds_nothing_in_models_errors_and_the_empty_window() {
         .variable("KEPT_WORKER", "/nowhere/kept-worker")
         .open(&home);
     app.until("the failure is shown", |app| {
-        (app.is_shown("worker-message") || app.is_shown("restart-button")).then_some(())
+        app.is_shown("worker-message") || app.is_shown("restart-button")
     });
     audit.look(&app, "engine-failed");
     app.close();

@@ -89,16 +89,14 @@ fn ask_the_sample() {
     );
 
     app.until("the document is painted", |app| {
-        app.runs().iter().any(|&share| share > 0).then_some(())
+        app.runs().iter().any(|&share| share > 0)
     });
     assert!(
         app.runs().iter().all(|&share| share <= 100),
         "{:?}",
         app.runs()
     );
-    app.until("the strip is painted", |app| {
-        (app.strip_colours() > 3).then_some(())
-    });
+    app.until("the strip is painted", |app| app.strip_colours() > 3);
     app.until("the legend has its ends", |app| {
         let legend = app.text("legend")?;
         let ends = [["Forgotten", "remembered"], ["Weak", "strong"]];
@@ -145,7 +143,7 @@ fn a_question_is_asked_again_with_another_method() {
         .expect("settings are taken");
     app.reload();
     app.until("the page is back, with the conversation", |app| {
-        (app.count("turn") == 1).then_some(())
+        app.count("turn") == 1
     });
     app.click("ask-again");
     let second = app.until("there is a second answer", |app| {
@@ -186,9 +184,7 @@ fn a_follow_up_sees_earlier_questions_until_asked_without() {
     assert!(app.answer().contains("2906"), "{}", app.answer());
     app.picture("follow-up");
     app.click("ask-alone");
-    app.until("it is asked again", |app| {
-        (app.count("version") == 2).then_some(())
-    });
+    app.until("it is asked again", |app| app.count("version") == 2);
     app.is_answered();
     assert_eq!(app.texts("question").pop().as_deref(), Some(second));
     assert!(!facts().contains("earlier"), "{}", facts());
@@ -212,20 +208,15 @@ fn the_keyboard_reaches_every_control() {
     let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     app.driver().keys(&["\u{E009}", ","]).expect("keys");
-    app.until("Ctrl+, opens the settings", |app| {
-        app.is_shown("settings").then_some(())
-    });
+    app.until("Ctrl+, opens the settings", |app| app.is_shown("settings"));
     app.driver().keys(&["\u{E00C}"]).expect("a key");
-    app.until("Escape closes them", |app| {
-        (!app.is_shown("settings")).then_some(())
-    });
+    app.until("Escape closes them", |app| !app.is_shown("settings"));
     app.driver().keys(&["\u{E009}", "l"]).expect("keys");
     app.until("Ctrl+L goes to the question", |app| {
-        (app.script(
+        app.script(
             "return document.activeElement === $('composer')",
             Value::Null,
-        ) == true)
-            .then_some(())
+        ) == true
     });
     // The Tab key reaches every control in one round.
     let mut met = std::collections::BTreeSet::new();
@@ -358,9 +349,7 @@ fn an_answer_is_copied() {
     });
     app.click("composer");
     app.driver().keys(&["\u{E009}", "v"]).expect("keys");
-    app.until("it can be pasted", |app| {
-        (app.field("composer") == answer).then_some(())
-    });
+    app.until("it can be pasted", |app| app.field("composer") == answer);
     app.close();
 }
 
@@ -372,7 +361,7 @@ fn all_controls_are_visible_at_every_window_size() {
         app.driver().resize(width, height).expect("another size");
         app.until("the page has the new size", |app| {
             let size = app.script("return [innerWidth, innerHeight]", Value::Null);
-            (size == json!([width, height])).then_some(())
+            size == json!([width, height])
         });
         // Everything that a user clicks or reads is inside the window, and no element covers another one's middle.
         let script = "const bad = []

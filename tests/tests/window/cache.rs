@@ -106,18 +106,18 @@ fn ems_refuses_quantised_rows_and_offers_16_bit() {
     app.ask(QUESTION);
     app.reaches(&["failed"]);
     app.until("the question is back", |app| {
-        (app.field("composer") == QUESTION).then_some(())
+        app.field("composer") == QUESTION
     });
     assert_eq!(app.text("turn-error").as_deref(), Some(refusal.as_str()));
 
     app.click("store-wider");
     app.until("it is no longer refused", |app| {
-        (app.count("budget-error") == 0).then_some(())
+        app.count("budget-error") == 0
     });
     stored(&app, "16-bit");
     assert_eq!(setting(&app), "f16");
     app.write("composer", "\u{E007}");
-    app.until("it is asked", |app| (app.count("turn") == 2).then_some(()));
+    app.until("it is asked", |app| app.count("turn") == 2);
     app.is_answered();
     assert_eq!(app.snapshot()["turns"][1]["facts"]["cache"], "f16");
     app.close();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 fn set_up(app: &App<'_>, methods: &[&str], budgets: &[&str]) {
     app.click("compare");
     app.until("what to compare can be chosen", |app| {
-        app.is_shown("compare-setup").then_some(())
+        app.is_shown("compare-setup")
     });
     app.click("compare-none");
     for method in methods {
@@ -71,7 +71,7 @@ fn a_comparison_runs_to_its_end_with_consistent_figures() {
     app.click("compare-start");
     app.click("compare-figures");
     app.until("the first row is there", |app| {
-        rows(app).iter().any(|state| state == "done").then_some(())
+        rows(app).iter().any(|state| state == "done")
     });
     app.picture("running");
     ends(&app, "done");
@@ -122,9 +122,7 @@ fn a_comparison_runs_to_its_end_with_consistent_figures() {
 
     // The comparison survives closing and reopening; the keyboard closes it.
     app.driver().keys(&["\u{E00C}"]).expect("a key");
-    app.until("it is closed", |app| {
-        (!app.is_shown("comparison")).then_some(())
-    });
+    app.until("it is closed", |app| !app.is_shown("comparison"));
     app.click("compare-button");
     app.click("compare-figures");
     assert_eq!(rows(&app).len(), 5);
@@ -149,9 +147,7 @@ fn open_form(app: &App<'_>) {
     let up = "$('compare-add').scrollIntoView({block: 'center', behavior: 'instant'})";
     app.script(up, Value::Null);
     app.click("compare-add");
-    app.until("the form is there", |app| {
-        app.is_shown("compare-adding").then_some(())
-    });
+    app.until("the form is there", |app| app.is_shown("compare-adding"));
 }
 
 /// Adds the variant of the form.
@@ -163,9 +159,7 @@ fn submit_form(app: &App<'_>) {
 
 #[track_caller]
 fn form_is_closed(app: &App<'_>) {
-    app.until("the form is gone", |app| {
-        (!app.is_shown("compare-adding")).then_some(())
-    });
+    app.until("the form is gone", |app| !app.is_shown("compare-adding"));
 }
 
 /// A method with other parameters: added in a form that reports errors, removed, and distinguished in the results.
@@ -187,7 +181,7 @@ fn a_method_is_compared_with_itself_under_other_parameters() {
     // The comparison's settings can be edited.
     app.click("compare-again");
     app.until("what to compare can be chosen", |app| {
-        app.is_shown("compare-setup").then_some(())
+        app.is_shown("compare-setup")
     });
     assert_eq!(variants(&app), json!(all[..2]));
     let cost = app.text("compare-cost").expect("what it costs");
@@ -301,7 +295,7 @@ fn a_stopped_comparison_continues_after_a_restart() {
         let states = rows(app);
         let done = states.iter().filter(|s| *s == "done").count();
         let open = |s: &String| s == "waiting" || s == "running";
-        (done >= 2 && states.iter().any(open)).then_some(())
+        done >= 2 && states.iter().any(open)
     });
     app.invoke(
         "ask",
@@ -351,7 +345,7 @@ fn set(app: &App<'_>, name: &str, value: &str) {
         e.focus(); e.value = args[1]; e.dispatchEvent(new Event('change', {bubbles: true})); return true";
     let id = format!("parameter-{name}");
     app.until(&format!("{id} is there"), |app| {
-        (app.script(script, json!([id, value])) == true).then_some(())
+        app.script(script, json!([id, value])) == true
     });
 }
 
@@ -376,7 +370,7 @@ fn method_parameters_apply_and_survive_a_restart() {
     app.picture("refused");
     set(&app, "kernel", "5");
     app.until("it is taken", |app| {
-        (app.snapshot()["settings"]["parameters"]["snapkv"]["kernel"] == "5").then_some(())
+        app.snapshot()["settings"]["parameters"]["snapkv"]["kernel"] == "5"
     });
     assert_eq!(app.text("parameter-error"), None);
     app.picture("taken");
@@ -393,11 +387,11 @@ fn method_parameters_apply_and_survive_a_restart() {
     assert!(facts.contains("kernel=5"), "{facts}");
     app.click("advanced");
     app.until("its fields are there", |app| {
-        (app.field("parameter-kernel") == "5").then_some(())
+        app.field("parameter-kernel") == "5"
     });
     app.click("advanced-reset");
     app.until("nothing is set", |app| {
-        (app.snapshot()["settings"]["parameters"] == json!({})).then_some(())
+        app.snapshot()["settings"]["parameters"] == json!({})
     });
     app.close();
 }

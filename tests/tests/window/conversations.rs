@@ -15,16 +15,14 @@ fn titles(app: &App<'_>) -> Vec<String> {
 
 fn are_listed(app: &App<'_>, expected: &[&str]) {
     app.until(&format!("{expected:?} are listed"), |app| {
-        (titles(app) == expected).then_some(())
+        titles(app) == expected
     });
 }
 
 /// Opens the sidebar.
 pub(crate) fn show_list(app: &App<'_>) {
     app.click("sidebar-button");
-    app.until("the list is there", |app| {
-        app.is_shown("conversations").then_some(())
-    });
+    app.until("the list is there", |app| app.is_shown("conversations"));
 }
 
 /// Clicks an entry of the menu of the conversation with this title.
@@ -70,12 +68,12 @@ fn a_conversation_is_found_by_a_word_of_its_answer_after_a_restart() {
     let app = Launch::plain().open(&home);
     app.shows_document("ferry.txt");
     app.until("two conversations: the list is shown", |app| {
-        app.is_shown("conversations").then_some(())
+        app.is_shown("conversations")
     });
     app.picture("list");
     app.write("conversation-search", ANSWER);
     app.until("one passage of the answer, one of the document", |app| {
-        (app.count("found-passage") >= 2).then_some(())
+        app.count("found-passage") >= 2
     });
     app.picture("found");
     app.script(
@@ -83,17 +81,13 @@ fn a_conversation_is_found_by_a_word_of_its_answer_after_a_restart() {
         Value::from(vec![ANSWER]),
     );
     app.shows_document("sample.txt");
-    app.until("its answer is back", |app| {
-        (app.answer() == answer).then_some(())
-    });
+    app.until("its answer is back", |app| app.answer() == answer);
     assert_eq!(app.snapshot()["turns"], turns);
-    app.until("and its map", |app| (app.strip_colours() > 3).then_some(()));
+    app.until("and its map", |app| app.strip_colours() > 3);
     // It goes on where it ended.
     app.click("conversation-search");
     app.driver().keys(&["\u{E00C}"]).expect("a key");
-    app.until("the list again", |app| {
-        (app.count("conversation") == 2).then_some(())
-    });
+    app.until("the list again", |app| app.count("conversation") == 2);
     app.is_ready();
     app.ask("What is the gate code of Edgar Tollen?");
     app.is_answered();
@@ -102,7 +96,7 @@ fn a_conversation_is_found_by_a_word_of_its_answer_after_a_restart() {
     // And back, by a click.
     open(&app, "When does it leave?");
     app.shows_document("ferry.txt");
-    app.until("one question", |app| (app.count("turn") == 1).then_some(()));
+    app.until("one question", |app| app.count("turn") == 1);
     app.close();
 }
 
@@ -114,7 +108,7 @@ fn conversations_are_named_pinned_deleted_and_restored() {
     app.is_answered();
     show_list(&app);
     app.click("new-conversation");
-    app.until("a new one", |app| (app.count("turn") == 0).then_some(()));
+    app.until("a new one", |app| app.count("turn") == 0);
     assert_eq!(app.text("document-name").as_deref(), Some("sample.txt"));
     app.ask("Who may come in free?");
     app.is_answered();
@@ -129,15 +123,11 @@ fn conversations_are_named_pinned_deleted_and_restored() {
     choose(&app, "Who may come in free?", "conversation-delete");
     are_listed(&app, &["The locker"]);
     assert_eq!(app.text("document-name").as_deref(), Some("sample.txt"));
-    app.until("its turns are gone", |app| {
-        (app.count("turn") == 0).then_some(())
-    });
+    app.until("its turns are gone", |app| app.count("turn") == 0);
     app.picture("deleted");
     app.click("undo-delete");
     are_listed(&app, &["The locker", "Who may come in free?"]);
-    app.until("it is open again", |app| {
-        (app.count("turn") == 1).then_some(())
-    });
+    app.until("it is open again", |app| app.count("turn") == 1);
     choose(&app, "Who may come in free?", "conversation-delete");
     are_listed(&app, &["The locker"]);
     app.close();
@@ -146,12 +136,10 @@ fn conversations_are_named_pinned_deleted_and_restored() {
     are_listed(&app, &["The locker"]);
     assert_eq!(app.snapshot()["conversations"][0]["pinned"], true);
     app.until("the list is still shown", |app| {
-        app.is_shown("conversations").then_some(())
+        app.is_shown("conversations")
     });
     app.click("sidebar-button");
-    app.until("it is folded", |app| {
-        (!app.is_shown("conversations")).then_some(())
-    });
+    app.until("it is folded", |app| !app.is_shown("conversations"));
     app.close();
 }
 
@@ -198,9 +186,7 @@ fn an_exported_conversation_is_imported_and_a_broken_file_is_refused() {
     IMPORT.choose(&app, path.to_str().expect("a path"), |app| {
         titles(app).len() == 2
     });
-    app.until("its answer is shown", |app| {
-        app.answer().contains(ANSWER).then_some(())
-    });
+    app.until("its answer is shown", |app| app.answer().contains(ANSWER));
     app.is_ready();
     app.ask("What is the gate code of Edgar Tollen?");
     app.is_answered();

@@ -113,7 +113,7 @@ fn a_change_of_device_restarts_the_engine_only() {
 
     app.choose("settings-device", "cpu");
     app.until("the refusal is of the past", |app| {
-        app.snapshot()["modelError"].is_null().then_some(())
+        app.snapshot()["modelError"].is_null()
     });
     app.is_ready();
     says_now(&app, "Runs on the CPU.");

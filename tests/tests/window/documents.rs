@@ -53,9 +53,7 @@ fn files_dropped_together_share_a_conversation() {
         app.text("documents-button").filter(|t| t == "2 documents")
     });
     app.until("the first says where it begins", |app| {
-        app.texts("part-heading")
-            .contains(&"tide.txt".to_owned())
-            .then_some(())
+        app.texts("part-heading").contains(&"tide.txt".to_owned())
     });
     assert_eq!(
         app.count("strip-edge"),
@@ -79,7 +77,7 @@ fn files_dropped_together_share_a_conversation() {
     app.until("the table says whose each part is", |app| {
         let rows = app.texts("table-row");
         let of = |name: &str| rows.iter().filter(|r| r.contains(name)).count();
-        (of("tide.txt") == 10 && of("handbook.txt") == 10).then_some(())
+        of("tide.txt") == 10 && of("handbook.txt") == 10
     });
     app.driver().keys(&["\u{E00C}"]).expect("a key");
 
@@ -100,11 +98,9 @@ fn files_dropped_together_share_a_conversation() {
     app.until("the other is left, alone", |app| {
         let now = app.snapshot();
         let alone = now["document"]["documents"] == Value::Array(Vec::new());
-        (alone && now["document"]["name"] == "handbook.txt").then_some(())
+        alone && now["document"]["name"] == "handbook.txt"
     });
-    app.until("a new conversation", |app| {
-        (app.count("turn") == 0).then_some(())
-    });
+    app.until("a new conversation", |app| app.count("turn") == 0);
     let listed = app.snapshot()["conversations"].clone();
     assert_eq!(listed[0]["document"], "tide.txt + handbook.txt");
     app.ask(QUESTION);
@@ -177,7 +173,7 @@ fn an_added_document_keeps_the_conversation() {
     let third = home.file("third.txt", "The tide was low. The quay was dry.");
     app.drop_files(&[&third]);
     app.until("it is alone", |app| {
-        (app.text("document-name").as_deref() == Some("third.txt")).then_some(())
+        app.text("document-name").as_deref() == Some("third.txt")
     });
     assert_eq!((app.count("turn"), app.count("documents-button")), (0, 0));
     app.close();

@@ -72,9 +72,7 @@ fn the_map_shows_earlier_turns_as_a_section_of_their_own_also_after_a_restart() 
     }
     // With the first answer the section goes, with the second one it is back.
     app.script("$$('turn')[0].click()", Value::Null);
-    app.until("the first answer saw no turn", |app| {
-        section(app).is_none().then_some(())
-    });
+    app.until("the first answer saw no turn", |app| section(app).is_none());
     app.close();
 
     let app = Launch::plain().open(&home);

@@ -13,7 +13,7 @@ fn slow(home: &Home) -> App<'_> {
         .open(home);
     app.until("the slow model is open", |app| {
         let now = app.snapshot();
-        (now["worker"]["state"] == "ready" && now["model"]["name"] == "slow").then_some(())
+        now["worker"]["state"] == "ready" && now["model"]["name"] == "slow"
     });
     app.shows_document("sample.txt");
     limit_answers(&app, 4000);
@@ -84,15 +84,13 @@ fn reading_shows_its_progress_and_can_be_stopped() {
     });
     assert!(!app.is_shown("send"), "stop stands in the place of send");
     app.until("a line shows where it reads", |app| {
-        (app.count("strip-sweep") == 1).then_some(())
+        app.count("strip-sweep") == 1
     });
     app.picture("reading");
     app.click("stop");
     assert_eq!(app.reaches(&["stopped", "done", "failed"]), "stopped");
     assert_eq!(app.count("strip-sweep"), 0);
-    app.until("one can ask again", |app| {
-        app.is_shown("send").then_some(())
-    });
+    app.until("one can ask again", |app| app.is_shown("send"));
     assert_eq!(app.text("question").as_deref(), Some(QUESTION));
     app.click("ask-again");
     app.until("it reads again", |app| {
@@ -118,7 +116,7 @@ fn another_conversation_is_read_while_a_question_is_answered() {
     assert_eq!(app.reaches(&["stopped", "done", "failed"]), "stopped");
     show_list(&app);
     app.click("new-conversation");
-    app.until("a new one", |app| (app.count("turn") == 0).then_some(()));
+    app.until("a new one", |app| app.count("turn") == 0);
     app.ask("Who may come in free?");
     begins(&app);
     conversations::open(&app, QUESTION);
@@ -129,9 +127,7 @@ fn another_conversation_is_read_while_a_question_is_answered() {
     let said = app.text("elsewhere").unwrap_or_default();
     assert!(said.starts_with("Who may"), "it goes on: {said}");
     app.click("elsewhere-stop");
-    app.until("it is stopped", |app| {
-        (!app.is_shown("elsewhere")).then_some(())
-    });
+    app.until("it is stopped", |app| !app.is_shown("elsewhere"));
     conversations::open(&app, "Who may come in free?");
     app.until("as far as it came", |app| {
         (app.state()? == "stopped" && !app.answer().is_empty()).then_some(())
@@ -151,9 +147,7 @@ fn a_stopped_answer_keeps_its_text() {
     let later = app.until("the answer grows", |app| {
         Some(app.answer().chars().count()).filter(|&n| n > early + 20)
     });
-    app.until("what it looks at glows", |app| {
-        (app.count("strip-glow") > 0).then_some(())
-    });
+    app.until("what it looks at glows", |app| app.count("strip-glow") > 0);
     app.picture("answering");
     app.click("stop");
     assert_eq!(app.reaches(&["stopped", "done", "failed"]), "stopped");
@@ -181,7 +175,7 @@ fn escape_stops_the_question_and_the_next_one_begins() {
     assert_eq!(app.state().as_deref(), Some("waiting"));
     app.driver().keys(&["\u{E00C}"]).expect("a key");
     app.until("Escape stops it", |app| {
-        (app.snapshot()["turns"][0]["state"] == "stopped").then_some(())
+        app.snapshot()["turns"][0]["state"] == "stopped"
     });
     app.reaches(&["reading"]);
     app.driver().keys(&["\u{E00C}"]).expect("a key");
@@ -259,10 +253,7 @@ fn a_kill_while_idle_is_reported() {
     listen(&app);
     kill(&app);
     app.until("it says what happened", |app| {
-        said(app)
-            .iter()
-            .any(|s| s.contains("signal 9"))
-            .then_some(())
+        said(app).iter().any(|s| s.contains("signal 9"))
     });
     app.picture("killed-idle");
     assert_eq!(
@@ -285,7 +276,7 @@ fn repeated_crashes_stop_the_restarts() {
         if let Some(worker) = app.worker() {
             worker.signal("KILL");
         }
-        (app.snapshot()["worker"]["state"] == "failed").then_some(())
+        app.snapshot()["worker"]["state"] == "failed"
     });
     let message = app.until("it says so", |app| {
         app.text("worker-message")
@@ -297,7 +288,7 @@ fn repeated_crashes_stop_the_restarts() {
     app.click("restart-button");
     app.until("the engine is back", |app| {
         let now = app.snapshot();
-        (now["worker"]["state"] == "ready" && !now["model"].is_null()).then_some(())
+        now["worker"]["state"] == "ready" && !now["model"].is_null()
     });
     assert_eq!(
         app.field("composer"),
@@ -305,7 +296,7 @@ fn repeated_crashes_stop_the_restarts() {
         "what was typed is still there"
     );
     app.write("composer", "\u{E007}");
-    app.until("it is asked", |app| (app.count("turn") == 1).then_some(()));
+    app.until("it is asked", |app| app.count("turn") == 1);
     app.is_answered();
     app.close();
 }
@@ -318,7 +309,7 @@ fn a_dropped_file_restarts_a_failed_engine() {
         if let Some(worker) = app.worker() {
             worker.signal("KILL");
         }
-        (app.snapshot()["worker"]["state"] == "failed").then_some(())
+        app.snapshot()["worker"]["state"] == "failed"
     });
     app.drop_files(&[&home.file("another.txt", "The tide was low. The quay was dry.")]);
     app.shows_document("another.txt");
@@ -356,7 +347,7 @@ fn an_answer_goes_on_while_another_document_is_read() {
     app.shows_document("sample.txt");
     app.is_answered();
     assert!(!app.answer().is_empty());
-    app.until("and its map", |app| (app.strip_colours() > 3).then_some(()));
+    app.until("and its map", |app| app.strip_colours() > 3);
     assert!(!app.is_shown("elsewhere"));
     app.close();
 }
@@ -385,12 +376,12 @@ fn with_engine(home: &Home, path: &str) {
     app.driver().keys(&["\u{E007}"]).expect("a key");
     app.until("what is typed is not lost", |app| {
         let typed = app.field("composer");
-        typed.contains("typed all the same").then_some(())
+        typed.contains("typed all the same")
     });
     assert_eq!(app.snapshot()["worker"]["state"], "failed");
     app.click("restart-button");
     app.until("it fails again, in words again", |app| {
-        (app.is_shown("restart-button") && app.text("worker-message").is_some()).then_some(())
+        app.is_shown("restart-button") && app.text("worker-message").is_some()
     });
     app.close();
 }

@@ -11,7 +11,7 @@ fn answered_by_snapkv(home: &Home) -> App<'_> {
     app.ask(QUESTION);
     app.is_answered();
     app.until("the document is painted", |app| {
-        app.runs().iter().any(|&share| share > 0).then_some(())
+        app.runs().iter().any(|&share| share > 0)
     });
     app
 }
@@ -40,7 +40,7 @@ fn the_page_is_shown_with_less_memory() {
     let own = memory(&app);
     app.script("$('memory-slider').focus()", Value::Null);
     app.until("what smaller budgets keep is known", |app| {
-        (app.snapshot()["turns"][0]["levelsDone"] == true).then_some(())
+        app.snapshot()["turns"][0]["levelsDone"] == true
     });
     app.until("it is on the page", |app| {
         let said = app.text("memory-said")?;
@@ -51,18 +51,18 @@ fn the_page_is_shown_with_less_memory() {
     app.driver().keys(&["\u{E011}"]).expect("Home");
     app.until("the smallest memory is shown", |app| {
         let fewer = app.runs().len() < before.len() || app.runs().iter().all(|&share| share == 0);
-        (memory(app) < own && fewer).then_some(())
+        memory(app) < own && fewer
     });
     let said = app.text("kept-share").expect("words");
     assert!(said.contains("With a memory of"), "{said}");
     app.picture("least");
     app.driver().keys(&["\u{E010}"]).expect("End");
     app.until("with everything nothing is highlighted", |app| {
-        (memory(app) == 100 && app.runs().iter().all(|&share| share == 0)).then_some(())
+        memory(app) == 100 && app.runs().iter().all(|&share| share == 0)
     });
     app.click("memory-own");
     app.until("the answer's own map is back", |app| {
-        (memory(app) == own && app.runs() == before).then_some(())
+        memory(app) == own && app.runs() == before
     });
     app.close();
 }
@@ -135,9 +135,7 @@ fn an_answer_is_replayed_with_what_was_forgotten_during_it() {
         let turns = app.snapshot()["turns"].clone();
         (turns.as_array()?.len() == 2 && turns[1]["state"] == "done").then_some(())
     });
-    app.until("has no replay", |app| {
-        (!app.is_shown("replay")).then_some(())
-    });
+    app.until("has no replay", |app| !app.is_shown("replay"));
     app.close();
 }
 
@@ -147,7 +145,7 @@ fn two_methods_are_compared_side_by_side() {
     let app = answered_by_snapkv(&home);
     app.click("compare");
     app.until("what to compare can be chosen", |app| {
-        app.is_shown("compare-setup").then_some(())
+        app.is_shown("compare-setup")
     });
     app.click("compare-none");
     for method in ["snapkv", "streaming_llm"] {
@@ -186,7 +184,7 @@ fn two_methods_are_compared_side_by_side() {
     app.picture("sides");
     app.click("sides-use-b");
     app.until("the next question uses it", |app| {
-        (app.snapshot()["settings"]["method"] == "streaming_llm").then_some(())
+        app.snapshot()["settings"]["method"] == "streaming_llm"
     });
     // The same question with it: another version of the answer.
     app.click("ask-again");
@@ -201,7 +199,7 @@ fn two_methods_are_compared_side_by_side() {
     app.picture("versions");
     app.click("sides-sentence");
     app.until("a sentence leads to the page", |app| {
-        (!app.is_shown("versions-compared")).then_some(())
+        !app.is_shown("versions-compared")
     });
     app.close();
 }
@@ -257,14 +255,10 @@ fn the_grid_shows_layers_and_heads_with_the_cursor_of_the_page() {
     app.until("the page goes there, with the word's card", |app| {
         app.text("word-said").filter(|said| said.contains("slot"))
     });
-    app.until("its heads are drawn", |app| {
-        app.is_shown("word-matrix").then_some(())
-    });
+    app.until("its heads are drawn", |app| app.is_shown("word-matrix"));
     app.picture("card");
     app.driver().keys(&["\u{E00C}"]).expect("Escape");
-    app.until("the card is closed", |app| {
-        (!app.is_shown("word-card")).then_some(())
-    });
+    app.until("the card is closed", |app| !app.is_shown("word-card"));
     // The other way: the page's cursor is the grid's.
     let word = app.until("a painted word is on the screen", |app| {
         let script = "const box = $('document').getBoundingClientRect()
@@ -278,7 +272,7 @@ fn the_grid_shows_layers_and_heads_with_the_cursor_of_the_page() {
         nudge = 1 - nudge;
         let moved = app.driver().point(word.0 + nudge, word.1, false);
         moved.expect("the mouse moves");
-        app.is_shown("grid-cursor").then_some(())
+        app.is_shown("grid-cursor")
     });
     app.close();
 }
@@ -308,9 +302,7 @@ fn pictures_and_sentences_are_saved() {
         "{svg:.300}"
     );
     app.click("table-button");
-    app.until("the sentences are there", |app| {
-        (app.count("sentence") > 0).then_some(())
-    });
+    app.until("the sentences are there", |app| app.count("sentence") > 0);
     let csv = save("Save the table", "sentences-save", "sentences.csv");
     let csv = String::from_utf8(csv).expect("text");
     assert!(csv.starts_with("\u{feff}sentence,page,"), "{csv:.100}");
@@ -327,27 +319,25 @@ fn a_word_of_the_answer_shows_what_it_looked_at() {
     let app = answered_by_snapkv(&home);
     let explains = "return $('answer')?.dataset.explains === 'true'";
     app.until("the answer explains its words", |app| {
-        (app.script(explains, Value::Null) == true).then_some(())
+        app.script(explains, Value::Null) == true
     });
     assert_eq!((app.count("glow"), app.count("looked")), (0, 0));
     app.script("$('answer').focus()", Value::Null);
     let shown = "return document.querySelector('.said.shown')?.textContent ?? null";
     app.until("the code is shown", |app| {
         app.driver().keys(&["\u{E014}"]).expect("ArrowRight");
-        (app.script(shown, Value::Null) == ANSWER).then_some(())
+        app.script(shown, Value::Null) == ANSWER
     });
     app.until("what it looked at is said", |app| {
         app.text("looked")?.contains(ANSWER).then_some(())
     });
     assert!(app.count("strip-glow") > 0);
     app.driver().keys(&["\u{E007}"]).expect("Enter");
-    app.until("the page shows it", |app| {
-        (app.count("glow") > 0).then_some(())
-    });
+    app.until("the page shows it", |app| app.count("glow") > 0);
     app.picture("looked");
     app.driver().keys(&["\u{E00C}"]).expect("Escape");
     app.until("nothing glows", |app| {
-        (app.count("glow") + app.count("strip-glow") + app.count("looked") == 0).then_some(())
+        app.count("glow") + app.count("strip-glow") + app.count("looked") == 0
     });
     app.close();
 }

@@ -211,9 +211,7 @@ fn a_pdf_with_a_password_is_opened_by_typing_it() {
     app.drop_files(&[&locked]);
     app.until("it is asked for again", |app| app.text("unlock"));
     app.click("unlock-no");
-    app.until("the dialog is gone", |app| {
-        (!app.is_shown("unlock")).then_some(())
-    });
+    app.until("the dialog is gone", |app| !app.is_shown("unlock"));
     assert_eq!(app.text("document-name").as_deref(), Some("password.pdf"));
     assert_eq!(app.notices(), []);
     app.close();
@@ -240,9 +238,7 @@ fn a_scan_is_opened_by_recognising_its_text() {
     app.picture("asked");
     // Given up, nothing changes.
     app.click("recognise-no");
-    app.until("the dialog is gone", |app| {
-        (!app.is_shown("recognise")).then_some(())
-    });
+    app.until("the dialog is gone", |app| !app.is_shown("recognise"));
     assert_eq!(app.text("document-name").as_deref(), Some("sample.txt"));
     app.drop_files(&[&scan]);
     app.until("it is asked for again", |app| app.text("recognise"));
@@ -304,9 +300,7 @@ fn the_drop_zone_shows_a_refusal_before_the_drop() {
     );
     app.picture("held-refused");
     held.carry_away();
-    app.until("the drop zone is gone", |app| {
-        (!app.is_shown("drop-zone")).then_some(())
-    });
+    app.until("the drop zone is gone", |app| !app.is_shown("drop-zone"));
     assert_eq!(app.notices(), [], "nothing was dropped");
     assert!(
         app.text("document-name")
@@ -387,7 +381,7 @@ fn a_dropped_model_is_opened_and_a_damaged_one_refused() {
     app.drop_files(&[&good]);
     app.until("the dropped model is open", |app| {
         let now = app.snapshot();
-        (now["model"]["file"] == "tiny random.gguf").then_some(())
+        now["model"]["file"] == "tiny random.gguf"
     });
     assert!(
         app.text("document-name")

@@ -42,9 +42,7 @@ fn words_are_found_in_a_long_document() {
         (app.text("find-count")? == "1 of 2").then_some(())
     });
     app.driver().keys(&["\u{E00C}"]).expect("a key");
-    app.until("it is closed", |app| {
-        (!app.is_shown("find-bar")).then_some(())
-    });
+    app.until("it is closed", |app| !app.is_shown("find-bar"));
     app.close();
 }
 
@@ -60,16 +58,14 @@ fn the_text_size_survives_a_restart() {
         Some(size(app)).filter(|&s| s > 0.0)
     });
     control(&app, "=");
-    app.until("it is larger", |app| (size(app) > before).then_some(()));
+    app.until("it is larger", |app| size(app) > before);
     let larger = size(&app);
     app.close();
     let app = Launch::plain().open(&home);
     app.until("it is as large again", |app| {
-        ((size(app) - larger).abs() < 0.01).then_some(())
+        (size(app) - larger).abs() < 0.01
     });
     control(&app, "0");
-    app.until("it is as it was", |app| {
-        ((size(app) - before).abs() < 0.01).then_some(())
-    });
+    app.until("it is as it was", |app| (size(app) - before).abs() < 0.01);
     app.close();
 }

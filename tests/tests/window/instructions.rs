@@ -43,12 +43,12 @@ fn instructions_reach_the_model_and_at_a_temperature_answers_differ() {
 
     app.click("settings-button");
     app.until("the settings are there", |app| {
-        app.is_shown("settings-temperature").then_some(())
+        app.is_shown("settings-temperature")
     });
     app.script("$('settings-temperature').value = ''", Value::Null);
     app.write("settings-temperature", "1\u{E007}");
     app.until("the temperature is taken", |app| {
-        (app.snapshot()["settings"]["temperature"] == 1.0).then_some(())
+        app.snapshot()["settings"]["temperature"] == 1.0
     });
     app.write("settings-instructions", "Answer in German.");
     app.picture("instructions");
@@ -56,8 +56,7 @@ fn instructions_reach_the_model_and_at_a_temperature_answers_differ() {
     app.driver().keys(&["\u{E00C}"]).expect("a key");
     app.until("the instructions are taken", |app| {
         let settings = &app.snapshot()["settings"];
-        (settings["instructions"] == "Answer in German." && app.count("settings") == 0)
-            .then_some(())
+        settings["instructions"] == "Answer in German." && app.count("settings") == 0
     });
 
     let (first, second) = (again(&app, 1), again(&app, 2));

@@ -35,8 +35,8 @@ pub fn open_page(app: &App<'_>) {
             "document.activeElement?.blur(); document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'm', ctrlKey: true, bubbles: true}))",
             Value::Null,
         );
-        (app.is_shown("models") && app.count("found") > 0).then_some(())
-    });
+        app.is_shown("models") && app.count("found") > 0
+});
 }
 
 /// Evaluates `what`, an expression of `row`, on the row whose `attribute` is `name`. `None` if no row matches.

@@ -81,13 +81,11 @@ fn a_single_layer_is_painted() {
     });
     app.choose("layer-filter", &(layers - 1).to_string());
     app.until("the last layer alone looks different", |app| {
-        (painted(app) != whole && app.runs().iter().any(|&s| s > 0)).then_some(())
+        painted(app) != whole && app.runs().iter().any(|&s| s > 0)
     });
     app.picture("one-layer");
     app.choose("layer-filter", "all");
-    app.until("all layers look as before", |app| {
-        (painted(app) == whole).then_some(())
-    });
+    app.until("all layers look as before", |app| painted(app) == whole);
     app.close();
 }
 
@@ -109,7 +107,7 @@ fn the_threshold_hides_what_is_little_remembered() {
     app.picture("threshold");
     app.driver().keys(&["\u{E011}"]).expect("Home");
     app.until("everything that is remembered at all", |app| {
-        (app.runs().len() > few.len()).then_some(())
+        app.runs().len() > few.len()
     });
     app.close();
 }
@@ -141,7 +139,7 @@ fn a_click_on_the_strip_scrolls_the_document() {
         )
         .expect("a click");
     app.until("the document is back at its start", |app| {
-        (app.scrolled() < far / 4.0).then_some(())
+        app.scrolled() < far / 4.0
     });
     app.close();
 }
@@ -151,9 +149,7 @@ fn the_table_shows_the_shares_as_numbers() {
     let Some(home) = Home::new() else { return };
     let app = answered(&home);
     app.click("table-button");
-    app.until("sentences come first", |app| {
-        (app.count("sentence") > 0).then_some(())
-    });
+    app.until("sentences come first", |app| app.count("sentence") > 0);
     app.click("table-parts");
     let rows = app.until("the table has its rows", |app| {
         let rows = app.script("const t = $('table'); return t ? [...t.querySelectorAll('[role=row], tr')].map(r => r.innerText) : []", Value::Null);
@@ -167,9 +163,7 @@ fn the_table_shows_the_shares_as_numbers() {
     );
     app.picture("table");
     app.driver().keys(&["\u{E00C}"]).expect("a key");
-    app.until("Escape closes the table", |app| {
-        (!app.is_shown("table")).then_some(())
-    });
+    app.until("Escape closes the table", |app| !app.is_shown("table"));
     app.close();
 }
 
@@ -228,28 +222,22 @@ fn the_page_shows_what_is_remembered_because_of_the_question() {
     app.ask(QUESTION);
     app.is_answered();
     app.until("it is the same for every question", |app| {
-        app.is_shown("blind").then_some(())
+        app.is_shown("blind")
     });
     app.choose_method("snapkv");
     app.click("ask-again");
-    app.until("the view is offered", |app| {
-        app.is_shown("view-question").then_some(())
-    });
+    app.until("the view is offered", |app| app.is_shown("view-question"));
     let because = app.runs_because_of_the_question();
     app.picture("because-of-the-question");
     app.click("view-all");
-    app.until("all of memory is shown", |app| {
-        (app.runs() != because).then_some(())
-    });
+    app.until("all of memory is shown", |app| app.runs() != because);
     app.picture("all-of-memory");
     assert!(
         app.text("kept-share")
             .is_some_and(|words| words.contains('%'))
     );
     app.click("view-question");
-    app.until("the view is back", |app| {
-        (app.runs() == because).then_some(())
-    });
+    app.until("the view is back", |app| app.runs() == because);
     // The view survives a restart.
     app.close();
     let app = Launch::plain().open(&home);
@@ -259,7 +247,7 @@ fn the_page_shows_what_is_remembered_because_of_the_question() {
             "$$('document').forEach(e => (e.scrollTop = 0))",
             Value::Null,
         );
-        (app.runs() == because).then_some(())
+        app.runs() == because
     });
     app.close();
 }

@@ -11,12 +11,12 @@ fn setting(app: &App<'_>) -> Value {
 fn limit(app: &App<'_>, typed: &str) {
     app.click("settings-button");
     app.until("the settings are there", |app| {
-        app.is_shown("settings-memory").then_some(())
+        app.is_shown("settings-memory")
     });
     app.script("$('settings-memory').value = ''", Value::Null);
     app.write("settings-memory", &format!("{typed}\u{E007}"));
     app.until("it is taken", |app| {
-        (app.field("settings-memory") == typed && setting(app) != Value::Null).then_some(())
+        app.field("settings-memory") == typed && setting(app) != Value::Null
     });
 }
 
@@ -94,7 +94,7 @@ fn a_limit_below_the_weights_is_refused(app: &App<'_>) -> f64 {
     app.reaches(&["failed"]);
     assert_eq!(app.text("turn-error").as_deref(), Some(refusal.as_str()));
     app.until("the question is back", |app| {
-        (app.field("composer") == QUESTION).then_some(())
+        app.field("composer") == QUESTION
     });
     assert_eq!(app.snapshot()["turns"][0]["memory"], "1 MiB");
     missing(&refusal)
@@ -104,11 +104,11 @@ fn a_limit_below_the_weights_is_refused(app: &App<'_>) -> f64 {
 fn raise_the_limit(app: &App<'_>, enough: &str) {
     app.click("change-limit");
     app.until("the settings are there", |app| {
-        app.is_shown("settings-memory").then_some(())
+        app.is_shown("settings-memory")
     });
     app.script("$('settings-memory').value = ''", Value::Null);
     app.write("settings-memory", &format!("{enough}\u{E007}"));
-    app.until("it is taken", |app| (setting(app) == enough).then_some(()));
+    app.until("it is taken", |app| setting(app) == enough);
     app.script(
         "$('settings-memory').scrollIntoView({block: 'center'})",
         Value::Null,
@@ -127,7 +127,7 @@ fn raise_the_limit(app: &App<'_>, enough: &str) {
 /// Sends the question that is still in the composer.
 fn the_answer_states_its_limit(app: &App<'_>, enough: &str) {
     app.write("composer", "\u{E007}");
-    app.until("it is asked", |app| (app.count("turn") == 2).then_some(()));
+    app.until("it is asked", |app| app.count("turn") == 2);
     app.is_answered();
     let turn = app.snapshot()["turns"][1].clone();
     assert_eq!(turn["memory"], enough);
@@ -143,17 +143,15 @@ fn the_answer_states_its_limit(app: &App<'_>, enough: &str) {
 fn remove_the_limit(app: &App<'_>, enough: &str) {
     app.click("settings-button");
     app.until("the settings are there", |app| {
-        app.is_shown("settings-memory").then_some(())
+        app.is_shown("settings-memory")
     });
     assert_eq!(app.field("settings-memory"), enough);
     app.script("$('settings-memory').value = ''", Value::Null);
     app.write("settings-memory", "automatic\u{E007}");
-    app.until("it is gone", |app| {
-        (setting(app) == Value::Null).then_some(())
-    });
+    app.until("it is gone", |app| setting(app) == Value::Null);
     escape(app);
     app.until("nothing is said of it", |app| {
         let said = app.text("hint").unwrap_or_default();
-        (!said.contains("memory limit")).then_some(())
+        !said.contains("memory limit")
     });
 }

@@ -84,11 +84,9 @@ fn a_download_resumes_after_a_pause_and_a_kill() {
         row_text(app, "found", "name", FILE).filter(|t| t.contains("hub cache"))
     });
     click(&app, FILE, "download-use");
-    app.until("it is open", |app| {
-        (app.snapshot()["model"]["file"] == FILE).then_some(())
-    });
+    app.until("it is open", |app| app.snapshot()["model"]["file"] == FILE);
     app.until("the download is done with", |app| {
-        (app.count("download") == 0).then_some(())
+        app.count("download") == 0
     });
     app.click("models-close");
     app.ask(QUESTION);
@@ -126,9 +124,7 @@ fn downloads_are_queued_and_a_cancelled_one_is_deleted() {
     assert!(hub.partial(&first).exists());
     click(&app, "first-Q8_0", "download-cancel");
     app.until("it is gone", |app| {
-        row_text(app, "download", "reference", "first-Q8_0")
-            .is_none()
-            .then_some(())
+        row_text(app, "download", "reference", "first-Q8_0").is_none()
     });
     assert!(!hub.partial(&first).exists() && !hub.blob(&first).exists());
     hub.gate(u64::MAX);
@@ -254,9 +250,7 @@ fn a_partial_download_is_resumed_or_removed() {
         click_in(&app, "unfinished", "name", REPO, "unfinished-remove");
     }
     app.says(&["1.0 MiB are free again"]);
-    app.until("it is gone", |app| {
-        (app.count("unfinished") == 0).then_some(())
-    });
+    app.until("it is gone", |app| app.count("unfinished") == 0);
     assert!(!partial.exists());
     begin();
     app.click("models-look");

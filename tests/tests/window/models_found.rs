@@ -57,9 +57,7 @@ fn models_of_other_programs_are_found_and_used() {
 
     // The context length that fits, before opening.
     click_in(&app, "found", "name", "harbour-Q8_0", "found-more");
-    app.until("what it can read is said", |app| {
-        (app.count("fit-line") > 0).then_some(())
-    });
+    app.until("what it can read is said", |app| app.count("fit-line") > 0);
     let verdict = app.text("verdict").expect("a sentence");
     assert!(verdict.contains("It fits"), "{verdict}");
     let lines = app.texts("fit-line");
@@ -70,16 +68,14 @@ fn models_of_other_programs_are_found_and_used() {
     click_in(&app, "found", "name", "harbour-Q8_0", "use-model");
     app.until("it is open", |app| {
         let now = app.snapshot();
-        (now["model"]["file"] == "harbour-Q8_0.gguf").then_some(())
+        now["model"]["file"] == "harbour-Q8_0.gguf"
     });
     app.until("it is marked as the one in use", |app| {
         let now = of_row(app, "found", "name", "harbour", "row.dataset.inUse")?;
         (now == "true").then_some(())
     });
     app.driver().keys(&["\u{E00C}"]).expect("a key");
-    app.until("the page is closed", |app| {
-        (!app.is_shown("models")).then_some(())
-    });
+    app.until("the page is closed", |app| !app.is_shown("models"));
     app.ask(QUESTION);
     app.is_answered();
     assert!(app.answer().contains(ANSWER), "{}", app.answer());
@@ -131,8 +127,7 @@ fn a_model_folder_is_added_and_removed_from_the_list() {
     assert!(row_text(&app, "found", "name", "one").is_some());
     app.click("forget-folder");
     app.until("its model is no longer listed", |app| {
-        (row_text(app, "found", "name", "one").is_none() && app.count("model-folder") == 0)
-            .then_some(())
+        row_text(app, "found", "name", "one").is_none() && app.count("model-folder") == 0
     });
     assert!(file.exists(), "its files stay");
     app.close();
@@ -174,7 +169,7 @@ fn a_context_is_extended_unless_the_file_has_rope_scaling() {
     app.click("use-stretched");
     app.until("it is open, stretched", |app| {
         let now = app.snapshot();
-        (now["model"]["context"] == 8192 && now["model"]["stretch"] == "yarn:4").then_some(())
+        now["model"]["context"] == 8192 && now["model"]["stretch"] == "yarn:4"
     });
     // A file that cannot be stretched again: the message is shown, and the file is not opened with the setting.
     click_in(&app, "found", "name", "scaled-F32", "found-more");
@@ -236,9 +231,7 @@ fn only_a_model_of_the_hub_cache_is_removed_by_two_clicks() {
     let notice = app.says(&["tiny-Q8_0.gguf", "MiB are free again"]);
     assert_eq!(notice.place, "models");
     app.until("it is no longer listed", |app| {
-        row_text(app, "found", "name", "tiny-Q8_0")
-            .is_none()
-            .then_some(())
+        row_text(app, "found", "name", "tiny-Q8_0").is_none()
     });
     assert!(!repo.exists() && studio.exists());
     app.picture("removed");
@@ -256,9 +249,7 @@ fn the_models_page_fits_a_small_window_and_the_keyboard() {
     let app = page_of_models(&Launch::plain(), &home);
     app.driver().resize(900, 600).expect("resized");
     click_in(&app, "found", "name", "a-model-with", "found-more");
-    app.until("what it can read is said", |app| {
-        (app.count("fit-line") > 0).then_some(())
-    });
+    app.until("what it can read is said", |app| app.count("fit-line") > 0);
     nothing_sticks_out(&app);
     for theme in ["light", "dark"] {
         let mut settings = app.snapshot()["settings"].clone();
@@ -294,9 +285,7 @@ fn the_models_page_fits_a_small_window_and_the_keyboard() {
         assert!(reached.iter().any(|r| r == id), "{id} in {reached:?}");
     }
     app.driver().keys(&["\u{E00C}"]).expect("a key");
-    app.until("Escape closes it", |app| {
-        (!app.is_shown("models")).then_some(())
-    });
+    app.until("Escape closes it", |app| !app.is_shown("models"));
     open_page(&app);
     app.close();
 }
@@ -327,11 +316,9 @@ fn the_built_in_model_states_its_limits() {
     assert_eq!(app.count("turn"), 0, "before anything is asked: {line}");
     app.picture("beyond");
     app.click("trying-models");
-    app.until("the page of models", |app| {
-        app.is_shown("models").then_some(())
-    });
+    app.until("the page of models", |app| app.is_shown("models"));
     app.until("recommended models are there", |app| {
-        (app.count("catalogue-entry") >= 5).then_some(())
+        app.count("catalogue-entry") >= 5
     });
     let entries = app.until("how fast this computer reads with each", |app| {
         let entries = app.texts("catalogue-entry");

@@ -17,7 +17,7 @@ fn waits_for(app: &App<'_>, states: &[&str]) {
         let turns = turns(app);
         let now: Vec<_> = turns.iter().map(|turn| turn["state"].as_str()).collect();
         let expected: Vec<_> = states.iter().map(|state| Some(*state)).collect();
-        (now == expected).then_some(())
+        now == expected
     });
 }
 
@@ -32,20 +32,18 @@ fn questions_wait_in_a_queue_and_one_is_taken_back() {
     app.ask(QUESTION);
     app.write("composer", OTHER);
     app.until("Ask next is offered", |app| {
-        (app.is_shown("send") && app.is_shown("stop")).then_some(())
+        app.is_shown("send") && app.is_shown("stop")
     });
     app.write("composer", "\u{E007}");
     app.ask(THIRD);
-    app.until("two wait", |app| {
-        (app.count("waiting-remove") == 2).then_some(())
-    });
+    app.until("two wait", |app| app.count("waiting-remove") == 2);
     app.picture("waiting");
     app.script(
         "$$('waiting-remove').at(-1).click(); return true",
         Value::Null,
     );
     app.until("its text is back in the composer", |app| {
-        (app.field("composer") == THIRD).then_some(())
+        app.field("composer") == THIRD
     });
     app.click("stop");
     waits_for(&app, &["stopped", "reading"]);
@@ -62,13 +60,11 @@ fn the_conversation_follows_queued_questions() {
     for question in [QUESTION, OTHER, THIRD, QUESTION, OTHER, THIRD] {
         app.ask(question);
     }
-    app.until("most of them wait", |app| {
-        (app.count("waiting-remove") >= 3).then_some(())
-    });
+    app.until("most of them wait", |app| app.count("waiting-remove") >= 3);
     app.until("one after the other is stopped", |app| {
         app.script("$$('stop').forEach(e => e.click())", Value::Null);
         let ended = |turn: &Value| turn["state"] == "stopped" || turn["state"] == "done";
-        turns(app).iter().all(ended).then_some(())
+        turns(app).iter().all(ended)
     });
     app.until("the last question is in view", |app| {
         let left = app.script(
@@ -90,7 +86,7 @@ fn versions_of_an_answer_stand_side_by_side() {
     app.click("ask-again");
     waits_for(&app, &["done", "done"]);
     app.until("one card with two versions", |app| {
-        (app.count("turn") == 1 && app.count("version") == 2).then_some(())
+        app.count("turn") == 1 && app.count("version") == 2
     });
     let both = turns(&app);
     assert_eq!(both[1]["versionOf"], both[0]["id"]);
@@ -102,7 +98,7 @@ fn versions_of_an_answer_stand_side_by_side() {
     app.picture("versions");
     app.click("version");
     app.until("the page shows the first one's memory", |app| {
-        (app.runs() != runs).then_some(())
+        app.runs() != runs
     });
     assert_eq!(
         app.attribute("version", "aria-selected").as_deref(),
@@ -124,31 +120,25 @@ fn an_edited_question_and_a_branch_leave_the_conversation_as_it_is() {
         Value::Null,
     );
     app.until("the question is in the composer", |app| {
-        (app.field("composer") == OTHER && app.is_shown("edit-cancel")).then_some(())
+        app.field("composer") == OTHER && app.is_shown("edit-cancel")
     });
     app.picture("editing");
     app.click("edit-cancel");
-    app.until("it is left again", |app| {
-        app.field("composer").is_empty().then_some(())
-    });
+    app.until("it is left again", |app| app.field("composer").is_empty());
     app.script(
         "$$('edit-question').at(-1).click(); return true",
         Value::Null,
     );
-    app.until("it is edited again", |app| {
-        (app.field("composer") == OTHER).then_some(())
-    });
+    app.until("it is edited again", |app| app.field("composer") == OTHER);
     app.write("composer", " Please.\u{E007}");
     waits_for(&app, &["done", "done"]);
     let edited = format!("{OTHER} Please.");
     app.until("a branch with the edited question", |app| {
         let turns = turns(app);
-        (turns[1]["question"] == edited.as_str() && turns[1]["id"] != before[1]["id"]).then_some(())
+        turns[1]["question"] == edited.as_str() && turns[1]["id"] != before[1]["id"]
     });
     assert_eq!(turns(&app)[0]["answer"], before[0]["answer"]);
-    app.until("the copy has its map", |app| {
-        (!app.runs().is_empty()).then_some(())
-    });
+    app.until("the copy has its map", |app| !app.runs().is_empty());
     let listed = app.snapshot()["conversations"].clone();
     let questions = listed
         .as_array()
@@ -191,7 +181,7 @@ fn a_chat_needs_no_document() {
     app.invoke("close_document", &json!({})).expect("closed");
     app.click("chat");
     app.until("the composer is ready", |app| {
-        (app.snapshot()["document"]["length"] == 0).then_some(())
+        app.snapshot()["document"]["length"] == 0
     });
     app.is_ready();
     app.ask("Good morning!");

@@ -25,9 +25,7 @@ fn a_document_is_read_in_the_background_and_a_stop_loses_nothing() {
         .open(&home);
     says(&app, "reading", "Reading in the background");
     app.until("a part is read", |app| (share(app)? > 0.3).then_some(()));
-    app.until("the strip shows where", |app| {
-        app.is_shown("strip-sweep").then_some(())
-    });
+    app.until("the strip shows where", |app| app.is_shown("strip-sweep"));
     app.picture("reading");
     app.click("reading-stop");
     says(&app, "reading", "Reading was stopped:");

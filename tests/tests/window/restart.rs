@@ -22,17 +22,13 @@ fn background(app: &App<'_>) -> String {
 /// Chooses a theme in the settings.
 fn choose_theme(app: &App<'_>, theme: &str) {
     app.click("settings-button");
-    app.until("the settings open", |app| {
-        app.is_shown("settings").then_some(())
-    });
+    app.until("the settings open", |app| app.is_shown("settings"));
     app.choose("theme", theme);
     app.until("the theme is taken", |app| {
-        (app.snapshot()["settings"]["theme"] == theme).then_some(())
+        app.snapshot()["settings"]["theme"] == theme
     });
     app.driver().keys(&["\u{E00C}"]).expect("a key");
-    app.until("the settings close", |app| {
-        (!app.is_shown("settings")).then_some(())
-    });
+    app.until("the settings close", |app| !app.is_shown("settings"));
 }
 
 #[test]
@@ -51,9 +47,7 @@ fn the_theme_changes_at_once_and_survives_a_restart() {
     app.picture("dark");
     app.close();
     let app = Launch::plain().open(&home);
-    app.until("it is dark again", |app| {
-        (background(app) == dark).then_some(())
-    });
+    app.until("it is dark again", |app| background(app) == dark);
     app.close();
 }
 
@@ -84,12 +78,11 @@ fn conversation_map_and_draft_survive_a_restart() {
     app.ask(QUESTION);
     app.is_answered();
     app.until("the document is painted", |app| {
-        app.runs().iter().any(|&s| s > 0).then_some(())
+        app.runs().iter().any(|&s| s > 0)
     });
     app.write("composer", "And where was ");
     app.until("the draft is saved", |app| {
-        let drafts = &app.snapshot()["drafts"];
-        (drafts["conversation 1"] == "And where was ").then_some(())
+        app.snapshot()["drafts"]["conversation 1"] == "And where was "
     });
     let (answer, facts) = (app.answer(), app.text("facts"));
     let runs = app.runs_because_of_the_question();
@@ -101,9 +94,7 @@ fn conversation_map_and_draft_survive_a_restart() {
     let app = Launch::plain().open(&home);
     app.shows_document("mine.txt");
     assert_eq!(app.notices(), []);
-    app.until("the answer is back", |app| {
-        (app.answer() == answer).then_some(())
-    });
+    app.until("the answer is back", |app| app.answer() == answer);
     assert_eq!(app.text("facts"), facts);
     assert_eq!(app.snapshot()["turns"], saved);
     assert_eq!(app.state().as_deref(), Some("done"));
@@ -115,11 +106,9 @@ fn conversation_map_and_draft_survive_a_restart() {
     // How many blocks below the window are drawn depends on where the page was before.
     app.until("the map is back", |app| {
         app.script("$('document').scrollTop = 0", Value::Null);
-        app.runs().starts_with(&runs).then_some(())
+        app.runs().starts_with(&runs)
     });
-    app.until("the strip is back", |app| {
-        (app.strip_colours() > 3).then_some(())
-    });
+    app.until("the strip is back", |app| app.strip_colours() > 3);
     app.picture("reopened");
     // The engine has the document again.
     app.is_ready();
@@ -160,7 +149,7 @@ fn a_partial_answer_survives_a_kill_of_the_app() {
 
     let app = Launch::plain().open(&home);
     app.until("the question is back", |app| {
-        (app.text("question").as_deref() == Some(QUESTION)).then_some(())
+        app.text("question").as_deref() == Some(QUESTION)
     });
     assert_eq!(app.state().as_deref(), Some("failed"));
     let turn = app.snapshot()["turns"][0].clone();
@@ -208,7 +197,7 @@ fn a_second_window_does_not_save_without_a_session_bus() {
     let app = Launch::plain().open(&home);
     app.until(
         "the first window's conversation is the one that was kept",
-        |app| (app.count("turn") == 1).then_some(()),
+        |app| app.count("turn") == 1,
     );
     app.close();
 }
@@ -301,9 +290,7 @@ fn a_damaged_database_is_moved_aside() {
     assert!(kept, "the damaged file is put aside, not deleted");
 
     let app = Launch::plain().open(&home);
-    app.until("the new database holds", |app| {
-        (app.count("turn") == 1).then_some(())
-    });
+    app.until("the new database holds", |app| app.count("turn") == 1);
     assert_eq!(app.notices(), []);
     app.close();
 }

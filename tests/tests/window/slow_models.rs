@@ -34,7 +34,7 @@ pub fn answering_long(home: &Home) -> App<'_> {
         .argument(slow_model(home))
         .open(home);
     app.until("the slow model is open", |app| {
-        (app.snapshot()["model"]["name"] == "slow").then_some(())
+        app.snapshot()["model"]["name"] == "slow"
     });
     app.shows_document("sample.txt");
     let mut settings = app.snapshot()["settings"].clone();

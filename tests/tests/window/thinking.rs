@@ -47,16 +47,14 @@ fn thoughts_are_shown_apart_from_the_answer() {
     let model = thinking_model(&home);
     let app = open(&home, &model);
     app.until("the switch is by the question", |app| {
-        app.is_shown("thinking").then_some(())
+        app.is_shown("thinking")
     });
     app.ask("What is strong?");
     app.reaches(&["done"]);
     assert_eq!(app.count("thoughts"), 0, "it answers at once");
     assert!(!app.text("facts").expect("facts").contains("thinking"));
     app.click("thinking");
-    app.until("it is taken", |app| {
-        (app.snapshot()["thinking"] == true).then_some(())
-    });
+    app.until("it is taken", |app| app.snapshot()["thinking"] == true);
     app.ask("What is mended?");
     app.reaches(&["done"]);
     let answer = &app.snapshot()["turns"][1];
