@@ -56,6 +56,20 @@ fn damage_anywhere_in_a_vault_is_detected() {
     );
 }
 
+fn shape(tokens: usize, heads: HeadShape, layers: usize) -> VaultShape {
+    VaultShape {
+        tokens,
+        from: None,
+        window_heads: None,
+        heads,
+        kind: PackedRows::F16,
+        queries: 0,
+        windows: vec![StoredRows::All; layers],
+        state: 0,
+        measurements: Vec::new(),
+    }
+}
+
 /// Prefill does not wait for another writer of the same vault; it answers all the same, and so it does if nothing can
 /// be stored.
 #[test]
@@ -69,18 +83,7 @@ fn a_busy_or_full_vault_folder_costs_no_answer() {
     let rope = RopeTable::new(model.config(), 300);
     let fingerprint = ModelFingerprint::of(&model);
     let key = VaultKey::new(&fingerprint, &rope, &case.prefix, PackedRows::F16);
-    let heads = HeadShape::new(4, 2, 32);
-    let shape = VaultShape {
-        tokens: 150,
-        from: None,
-        window_heads: None,
-        heads,
-        kind: PackedRows::F16,
-        queries: 0,
-        windows: vec![StoredRows::All; 3],
-        state: 0,
-        measurements: Vec::new(),
-    };
+    let shape = shape(150, HeadShape::new(4, 2, 32), 3);
     let other = place.vaults.begin(&key, "", "", shape).expect("begun");
     let (found, used, notes) = case
         .read(&model, Some(&place), PackedRows::F16)
@@ -113,17 +116,7 @@ fn a_vault_of_another_model_is_replaced() {
     let rope = RopeTable::new(model.config(), 300);
     let fingerprint = ModelFingerprint::of(&model);
     let key = VaultKey::new(&fingerprint, &rope, &case.prefix, PackedRows::F16);
-    let shape = VaultShape {
-        tokens: case.prefix.len(),
-        from: None,
-        window_heads: None,
-        heads: HeadShape::new(4, 2, 64),
-        kind: PackedRows::F16,
-        queries: 0,
-        windows: Vec::new(),
-        state: 0,
-        measurements: Vec::new(),
-    };
+    let shape = shape(case.prefix.len(), HeadShape::new(4, 2, 64), 0);
     let other = place.vaults.begin(&key, "", "", shape).expect("begun");
     other.finish(&case.prefix).expect("finished");
     let (found, used, notes) = case
