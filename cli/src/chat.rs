@@ -9,7 +9,7 @@ use kept_engine::documents::Document;
 use kept_engine::{Answer, Ask, MethodSpec, Sampling, Turn};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::arguments::{ChatArguments, Reading, method_or_auto};
 use crate::ask::{Asker, STANDARD_INPUT, open_documents};
@@ -41,12 +41,6 @@ struct Request {
     /// The model does not see earlier turns.
     #[serde(default)]
     alone: bool,
-}
-
-/// A question that was not answered, with `--json`.
-#[derive(Serialize)]
-struct ErrorJson {
-    error: String,
 }
 
 /// The last question that was answered.
@@ -142,7 +136,7 @@ impl Chat<'_> {
             return Ok(());
         }
         let error = format!("{error:#}");
-        output::print_json(&ErrorJson { error })
+        output::print_json(&serde_json::json!({"error": error}))
     }
 
     /// Answers one line of the standard input; false ends the conversation.
