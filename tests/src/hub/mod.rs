@@ -270,9 +270,6 @@ pub fn at_home(home: &Path) -> Command {
 }
 
 /// Puts a file into a cache folder in the hub tools' layout; returns the path to open.
-///
-/// # Panics
-/// If the file cannot be written.
 pub fn in_cache(cache: &Path, repo: &str, file: &str, bytes: &[u8]) -> PathBuf {
     let folder = cache.join(format!("models--{}", repo.replace('/', "--")));
     let (commit, blob) = ("a".repeat(40), folder.join("blobs").join(sha256(bytes)));

@@ -52,9 +52,6 @@ pub fn length(path: &Path) -> u64 {
 }
 
 /// Waits for a condition that another process brings about.
-///
-/// # Panics
-/// After a timeout.
 #[track_caller]
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let started = Instant::now();

@@ -45,13 +45,11 @@ pub struct Launch {
 
 impl Launch {
     /// As `make run` starts the app: no options.
-    #[must_use]
     pub fn plain() -> Self {
         Self::default()
     }
 
     /// Adds an argument.
-    #[must_use]
     pub fn argument(mut self, argument: impl Into<PathBuf>) -> Self {
         let text = argument.into().into_os_string().into_string();
         self.arguments
@@ -60,31 +58,24 @@ impl Launch {
     }
 
     /// Sets an environment variable.
-    #[must_use]
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
     /// Inside a desktop session with a D-Bus session bus. The default is none.
-    #[must_use]
     pub fn with_session_bus(mut self) -> Self {
         self.session_bus = true;
         self
     }
 
     /// On the display of another app that stays open.
-    #[must_use]
     pub fn beside(mut self, other: &App) -> Self {
         self.display = Some(other.display.clone());
         self
     }
 
     /// Opens the app window.
-    ///
-    /// # Panics
-    /// If the app does not open.
-    #[must_use]
     pub fn open<'h>(&self, home: &'h Home) -> App<'h> {
         let display = (self.display.clone()).unwrap_or_else(|| Rc::new(Display::start()));
         let log = home
@@ -203,21 +194,16 @@ impl<T> Look for Option<T> {
 
 impl App<'_> {
     /// The WebDriver client: keys, clicks and scripts.
-    #[must_use]
     pub fn driver(&self) -> &WebDriver {
         &self.driver
     }
 
     /// The app's display.
-    #[must_use]
     pub fn display(&self) -> &Display {
         &self.display
     }
 
     /// The app's process.
-    ///
-    /// # Panics
-    /// If the process does not exist.
     pub fn process(&self) -> &Process {
         self.process.get_or_init(|| {
             let below = processes_below(self._started.pid());
@@ -227,14 +213,12 @@ impl App<'_> {
     }
 
     /// The worker's process, if one runs.
-    #[must_use]
     pub fn worker(&self) -> Option<Process> {
         let below = processes_below(self.process().pid);
         below.into_iter().find(|p| p.name == "kept-worker")
     }
 
     /// The app's log so far.
-    #[must_use]
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
@@ -257,9 +241,6 @@ impl App<'_> {
     }
 
     /// As [`App::try_script`].
-    ///
-    /// # Panics
-    /// If the script throws, or the window is closed.
     #[track_caller]
     pub fn script(&self, script: &str, arguments: impl Into<Value>) -> Value {
         let answer = self.try_script(script, &arguments.into());
@@ -268,9 +249,6 @@ impl App<'_> {
     }
 
     /// Calls a command of the app, as the page does, and returns its result: `[true, result]` or `[false, refusal]`.
-    ///
-    /// # Panics
-    /// If the window is closed.
     #[track_caller]
     pub fn invoke(&self, command: &str, arguments: &Value) -> Result<Value, Value> {
         let script = "const done = arguments[arguments.length - 1];
@@ -308,9 +286,6 @@ impl App<'_> {
     }
 
     /// Fails the test, with what the user would have seen.
-    ///
-    /// # Panics
-    /// Always.
     #[track_caller]
     pub fn give_up(&self, why: &str) -> ! {
         let text = self
@@ -350,9 +325,6 @@ impl App<'_> {
     }
 
     /// Reloads the page and records its errors, after the old page is gone (the recorder could land in the old one).
-    ///
-    /// # Panics
-    /// If the window is closed, or the page does not load.
     #[track_caller]
     pub fn reload(&self) {
         self.script("window.__old = true; location.reload()", Value::Null);
@@ -366,9 +338,6 @@ impl App<'_> {
 
     /// Asserts that no hidden error occurred: no error in the page, no violation of the content security policy, no
     /// panic.
-    ///
-    /// # Panics
-    /// If one occurred.
     #[track_caller]
     pub fn is_sound(&self) {
         let trouble = self.script(
@@ -387,9 +356,6 @@ impl App<'_> {
     }
 
     /// Ends the test: asserts that no error occurred, and that the window and the worker exit on request.
-    ///
-    /// # Panics
-    /// If an error occurred, or a process remains.
     #[track_caller]
     pub fn close(self) {
         self.is_sound();
@@ -404,7 +370,6 @@ impl App<'_> {
     }
 
     /// The app's folders.
-    #[must_use]
     pub fn home(&self) -> &Home {
         self.home
     }

@@ -22,7 +22,6 @@ pub struct Point {
 
 impl Point {
     /// The point `dx` to the right and `dy` down from this one.
-    #[must_use]
     pub fn moved(self, dx: i32, dy: i32) -> Self {
         Self {
             x: self.x + dx,
@@ -31,7 +30,6 @@ impl Point {
     }
 
     /// Its coordinates, as arguments of a command.
-    #[must_use]
     pub fn arguments(self) -> [String; 2] {
         [self.x.to_string(), self.y.to_string()]
     }
@@ -48,10 +46,6 @@ pub struct Display {
 
 impl Display {
     /// Starts a display on the first free number.
-    ///
-    /// # Panics
-    /// If Xvfb does not start.
-    #[must_use]
     pub fn start() -> Self {
         let (width, height) = SIZE;
         let memory = std::env::var_os("KEPT_SCREENSHOTS")
@@ -92,7 +86,6 @@ impl Display {
     }
 
     /// For the variable `DISPLAY`.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -107,19 +100,12 @@ impl Display {
     }
 
     /// Runs one `xdotool` command.
-    ///
-    /// # Panics
-    /// If the command fails.
     pub fn xdotool(&self, arguments: &[&str]) -> String {
         self.try_xdotool(arguments)
             .unwrap_or_else(|| panic!("xdotool {} failed", arguments.join(" ")))
     }
 
     /// Runs one `xdotool` command; `None` if it fails, for example a search without a match.
-    ///
-    /// # Panics
-    /// If `xdotool` does not start.
-    #[must_use]
     pub fn try_xdotool(&self, arguments: &[&str]) -> Option<String> {
         let output = Command::new("xdotool")
             .args(arguments)

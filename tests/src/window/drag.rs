@@ -28,10 +28,6 @@ pub struct Held<'a> {
 
 impl App<'_> {
     /// Picks the files up and drags them over the app window until the page reacts.
-    ///
-    /// # Panics
-    /// If the page does not react.
-    #[must_use]
     pub fn hold(&self, paths: &[&Path]) -> Held<'_> {
         let display = self.display();
         let mut child = Command::new(built("drag-source"))
@@ -87,9 +83,6 @@ impl App<'_> {
     }
 
     /// Drops files on the app window by a real drag.
-    ///
-    /// # Panics
-    /// If the page does not react to the files, or the drag does not end.
     pub fn drop_files(&self, paths: &[&Path]) {
         self.hold(paths).let_go();
     }
@@ -107,18 +100,12 @@ impl Held<'_> {
     }
 
     /// Drops the files.
-    ///
-    /// # Panics
-    /// If the drag does not end.
     pub fn let_go(self) {
         self.app.display().xdotool(&["mouseup", "1"]);
         self.hear("ended");
     }
 
     /// Drags the files out of the app window and drops them outside.
-    ///
-    /// # Panics
-    /// If the drag does not end.
     pub fn carry_away(self) {
         let away = SOURCE.moved(40, 600);
         self.app.display().drag_mouse(TARGET, away);

@@ -13,16 +13,11 @@ impl Home {
     ///
     /// # Panics
     /// If the folder cannot be created, or with `CI=true` if a package is missing: CI requires the window tests.
-    #[must_use]
     pub fn new() -> Option<Self> {
         super::can_open().then(Self::unused)
     }
 
     /// A home without a window.
-    ///
-    /// # Panics
-    /// If the folder cannot be created.
-    #[must_use]
     pub fn unused() -> Self {
         let home = Self(tempfile::tempdir().expect("a temporary folder"));
         for folder in ["data", "config", "cache", "run", "files"] {
@@ -32,16 +27,11 @@ impl Home {
     }
 
     /// The home folder.
-    #[must_use]
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
     /// Writes a file into the home's `files` folder.
-    ///
-    /// # Panics
-    /// If the file cannot be written.
-    #[must_use]
     pub fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path().join("files").join(name);
         std::fs::write(&path, bytes).expect("a document is written");
@@ -49,7 +39,6 @@ impl Home {
     }
 
     /// The app's data folder, with its database and settings.
-    #[must_use]
     pub fn data(&self) -> PathBuf {
         self.path().join("data/app.kept.desktop")
     }
@@ -87,7 +76,6 @@ impl Home {
 }
 
 /// About `bytes` bytes of English in paragraphs, without repetition.
-#[must_use]
 pub fn words(bytes: usize) -> String {
     const WHO: [&str; 7] = [
         "The keeper",
@@ -133,7 +121,6 @@ pub fn words(bytes: usize) -> String {
 ///
 /// # Panics
 /// If a text is not ASCII: fonts are tested elsewhere.
-#[must_use]
 pub fn pages_pdf(pages: &[String]) -> Vec<u8> {
     // 1 catalogue, 2 page tree, 3 font, then page and content objects alternately.
     let mut objects = vec![

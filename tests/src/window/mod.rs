@@ -2,7 +2,8 @@
 //! a second window to drag files from.
 //!
 //! The tests do not use the app's internals: they see the page through its `data-testid`s, the processes through
-//! `/proc`, and the app's log. Linux only: other systems have no standalone driver for their web view.
+//! `/proc`, and the app's log. Linux only: other systems have no standalone driver for their web view. What does not come
+//! about, or not in time, is a panic.
 //!
 //! `KEPT_SCREENSHOTS=folder` saves screenshots of every test, `KEPT_E2E_RUNS=20` runs the main test twenty times.
 

@@ -17,11 +17,7 @@ pub const QUESTION: &str = "What is the locker code of Ann Quorvin?";
 pub const ANSWER: &str = "4711";
 
 /// Opens the app on its first start, with the sample document shown and the engine ready.
-///
-/// # Panics
-/// On timeout, as all functions of this module.
 #[track_caller]
-#[must_use]
 pub fn first_start(home: &Home) -> App<'_> {
     let app = Launch::plain().open(home);
     app.is_ready();
@@ -31,7 +27,6 @@ pub fn first_start(home: &Home) -> App<'_> {
 
 /// [`first_start`], with [`QUESTION`] answered and the document painted.
 #[track_caller]
-#[must_use]
 pub fn answered(home: &Home) -> App<'_> {
     let app = first_start(home);
     app.ask(QUESTION);
@@ -162,6 +157,17 @@ impl App<'_> {
     pub fn snapshot(&self) -> Value {
         self.invoke("snapshot", &json!({}))
             .unwrap_or_else(|e| self.give_up(&format!("no snapshot: {e}")))
+    }
+
+    /// Changes the settings named in `changed`, an object.
+    #[track_caller]
+    pub fn set(&self, changed: Value) {
+        let mut settings = self.snapshot()["settings"].clone();
+        for (name, value) in changed.as_object().expect("an object") {
+            settings[name] = value.clone();
+        }
+        self.invoke("save_settings", &json!({"settings": settings}))
+            .expect("settings are taken");
     }
 
     /// Waits until the engine runs and the model is open.

@@ -19,7 +19,6 @@ pub struct Process {
 
 impl Process {
     /// The process with this id, unless it has exited (a zombie counts as exited).
-    #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // `pid (name) state parent ...`, and a name may contain anything.
@@ -36,7 +35,6 @@ impl Process {
     }
 
     /// Whether this process still runs.
-    #[must_use]
     pub fn is_alive(&self) -> bool {
         Self::of(self.pid).is_some_and(|now| now.started == self.started)
     }
@@ -56,9 +54,6 @@ impl Process {
     }
 
     /// Waits until the process has exited.
-    ///
-    /// # Panics
-    /// If it still runs after `timeout`.
     pub fn ends_within(&self, timeout: Duration) {
         let started = Instant::now();
         while self.is_alive() {
@@ -73,7 +68,6 @@ impl Process {
     }
 
     /// An environment variable of the process at its start.
-    #[must_use]
     pub fn environment(&self, name: &str) -> Option<String> {
         let all = std::fs::read(format!("/proc/{}/environ", self.pid)).ok()?;
         let start = format!("{name}=").into_bytes();
@@ -84,14 +78,12 @@ impl Process {
     }
 
     /// Path of its executable.
-    #[must_use]
     pub fn program(&self) -> Option<PathBuf> {
         std::fs::read_link(format!("/proc/{}/exe", self.pid)).ok()
     }
 }
 
 /// Every living process below `root`, nearest first.
-#[must_use]
 pub fn processes_below(root: u32) -> Vec<Process> {
     let entries = std::fs::read_dir("/proc").expect("/proc is there");
     let all: Vec<Process> = entries
@@ -118,7 +110,6 @@ pub struct Started(pub Child);
 
 impl Started {
     /// Process id.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
@@ -137,10 +128,6 @@ impl Drop for Started {
 }
 
 /// A program of this build: `target/<profile>/<name>`, built as by [`crate::terminal::program`].
-///
-/// # Panics
-/// If it does not exist.
-#[must_use]
 pub fn built(name: &str) -> PathBuf {
     let folder = if std::env::var_os("KEPT_BIN").is_some() {
         // `KEPT_BIN` names an installed terminal program; the other programs are next to this test.

@@ -81,7 +81,6 @@ impl WebDriver {
     }
 
     /// Whether a driver listens at `port`.
-    #[must_use]
     pub fn is_listening(port: u16) -> bool {
         std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
     }

@@ -136,11 +136,7 @@ fn a_question_is_asked_again_with_another_method() {
     let Some(home) = Home::new() else { return };
     let app = answered(&home);
     let first = app.snapshot()["turns"][0].clone();
-    let mut settings = app.snapshot()["settings"].clone();
-    settings["method"] = "streaming_llm".into();
-    settings["budget"] = "64".into();
-    app.invoke("save_settings", &json!({"settings": settings}))
-        .expect("settings are taken");
+    app.set(json!({"method": "streaming_llm", "budget": "64"}));
     app.reload();
     app.until("the page is back, with the conversation", |app| {
         app.count("turn") == 1
@@ -321,10 +317,7 @@ fn markup_in_a_question_is_not_executed() {
     let Some(home) = Home::new() else { return };
     let app = first_start(&home);
     // The answer is irrelevant, and a small model may write a long one.
-    let mut settings = app.snapshot()["settings"].clone();
-    settings["maxTokens"] = 16.into();
-    app.invoke("save_settings", &json!({"settings": settings}))
-        .expect("settings are taken");
+    app.set(json!({"maxTokens": 16}));
     app.ask("<img src=x onerror=\"window.__ran = 1\"> **bold** [a](javascript:window.__ran=1)");
     app.reaches(&["done", "failed", "stopped"]);
     let found = app.script(

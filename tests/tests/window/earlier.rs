@@ -60,10 +60,7 @@ fn the_map_shows_earlier_turns_as_a_section_of_their_own_also_after_a_restart() 
     let text = app.text("earlier").expect("a section");
     assert!(text.contains(QUESTION) && text.contains(answer), "{text}");
     for theme in ["light", "dark"] {
-        let mut settings = app.snapshot()["settings"].clone();
-        settings["theme"] = json!(theme);
-        let saved = app.invoke("save_settings", &json!({ "settings": settings }));
-        assert!(saved.is_ok(), "{saved:?}");
+        app.set(json!({"theme": theme}));
         app.script(
             "document.documentElement.dataset.theme = args[0]",
             json!(theme),

@@ -16,17 +16,9 @@ fn slow(home: &Home) -> App<'_> {
         now["worker"]["state"] == "ready" && now["model"]["name"] == "slow"
     });
     app.shows_document("sample.txt");
-    limit_answers(&app, 4000);
+    app.set(json!({"maxTokens": 4000}));
     listen(&app);
     app
-}
-
-/// Sets the most tokens of an answer.
-fn limit_answers(app: &App<'_>, tokens: usize) {
-    let mut settings = app.snapshot()["settings"].clone();
-    settings["maxTokens"] = tokens.into();
-    app.invoke("save_settings", &json!({"settings": settings}))
-        .expect("settings are taken");
 }
 
 /// Records every message about the engine from now on, however briefly it is shown.
@@ -69,10 +61,7 @@ fn reading_shows_its_progress_and_can_be_stopped() {
     let Some(home) = Home::new() else { return };
     let app = slow(&home);
     // Without the vault nothing is read in the background.
-    let mut settings = app.snapshot()["settings"].clone();
-    settings["keep"] = "off".into();
-    app.invoke("save_settings", &json!({"settings": settings}))
-        .expect("settings are taken");
+    app.set(json!({"keep": "off"}));
     app.ask(QUESTION);
     let progress = app.until("the progress has a share", |app| {
         app.text("progress").filter(|t| t.contains('%'))
@@ -322,7 +311,7 @@ fn a_dropped_file_restarts_a_failed_engine() {
 fn an_answer_goes_on_while_another_document_is_read() {
     let Some(home) = Home::new() else { return };
     let app = slow(&home);
-    limit_answers(&app, 400);
+    app.set(json!({"maxTokens": 400}));
     app.ask(QUESTION);
     app.until("it reads", |app| (app.state()? == "reading").then_some(()));
     let other = home.file("other.txt", "The tide was low. The quay was dry.");

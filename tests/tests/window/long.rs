@@ -164,10 +164,7 @@ fn a_text_of_128k_tokens_is_painted_and_scrolls() {
     });
     assert!(tokens >= 128 * 1024, "{tokens} tokens");
     scrolls_smoothly(&app, "128K tokens, plain");
-    let mut settings = app.snapshot()["settings"].clone();
-    settings["maxTokens"] = 8.into();
-    app.invoke("save_settings", &json!({"settings": settings}))
-        .expect("settings are taken");
+    app.set(json!({"maxTokens": 8}));
     app.ask("What did the keeper count?");
     let mut answers = Vec::new();
     // This takes longer than any wait of the other tests.

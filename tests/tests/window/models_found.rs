@@ -252,10 +252,7 @@ fn the_models_page_fits_a_small_window_and_the_keyboard() {
     app.until("what it can read is said", |app| app.count("fit-line") > 0);
     nothing_sticks_out(&app);
     for theme in ["light", "dark"] {
-        let mut settings = app.snapshot()["settings"].clone();
-        settings["theme"] = json!(theme);
-        app.invoke("save_settings", &json!({"settings": settings}))
-            .expect("saved");
+        app.set(json!({"theme": theme}));
         app.script(
             "document.documentElement.dataset.theme = args[0]; $('models').scrollTop = 0",
             json!([theme]),

@@ -37,10 +37,7 @@ pub fn answering_long(home: &Home) -> App<'_> {
         app.snapshot()["model"]["name"] == "slow"
     });
     app.shows_document("sample.txt");
-    let mut settings = app.snapshot()["settings"].clone();
-    settings["maxTokens"] = 8000.into();
-    app.invoke("save_settings", &json!({"settings": settings}))
-        .expect("settings are taken");
+    app.set(json!({"maxTokens": 8000}));
     app
 }
 

@@ -84,11 +84,7 @@ fn other_methods_are_disabled(app: &App<'_>) {
 
 /// An earlier choice is not changed silently: it is refused, and others are offered.
 fn an_unsuitable_method_is_refused(app: &App<'_>) {
-    let mut settings = app.snapshot()["settings"].clone();
-    settings["method"] = "snapkv".into();
-    settings["maxTokens"] = 24.into();
-    app.invoke("save_settings", &json!({"settings": settings}))
-        .expect("settings are taken");
+    app.set(json!({"method": "snapkv", "maxTokens": 24}));
     app.reload();
     app.until("it says that this method cannot", |app| {
         app.count("streaming-stuck") == 1
@@ -187,11 +183,7 @@ fn a_very_long_document_is_painted_in_cells() {
     });
     assert!(tokens > MAX_CELLS, "{tokens}");
     app.choose_method("streaming_llm");
-    let mut settings = app.snapshot()["settings"].clone();
-    settings["maxTokens"] = 8.into();
-    settings["budget"] = "64".into();
-    app.invoke("save_settings", &json!({"settings": settings}))
-        .expect("settings are taken");
+    app.set(json!({"maxTokens": 8, "budget": "64"}));
     app.reload();
     app.shows_document("vast.txt");
     app.ask("Who counted the boxes?");

@@ -34,10 +34,7 @@ fn open<'h>(home: &'h Home, model: &PathBuf) -> App<'h> {
         .open(home);
     app.shows_document("note.txt");
     app.is_ready();
-    let mut settings = app.snapshot()["settings"].clone();
-    settings["maxTokens"] = json!(24);
-    app.invoke("save_settings", &json!({"settings": settings}))
-        .expect("saved");
+    app.set(json!({"maxTokens": 24}));
     app
 }
 
