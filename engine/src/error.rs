@@ -7,13 +7,12 @@ use kept_kernels::format_bytes;
 
 /// Why the engine returns no answer.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
 pub enum EngineError {
     /// The model file cannot be opened.
     #[error("{}: {error}", path.display())]
     Open {
-        /// The model file.
         path: std::path::PathBuf,
-        /// The cause.
         error: ModelError,
     },
     /// The model does not support the request.
@@ -26,14 +25,7 @@ pub enum EngineError {
     #[error(
         "a budget of {bytes} bytes is too small: the model's sliding-window layers take {windows} bytes, and one row of the others {row}; give at least {}", windows + row
     )]
-    BudgetBelowWindows {
-        /// The budget.
-        bytes: u64,
-        /// Bytes of the sliding-window layers.
-        windows: u64,
-        /// Bytes of one row of the global layers.
-        row: u64,
-    },
+    BudgetBelowWindows { bytes: u64, windows: u64, row: u64 },
     /// The document's vault could not be read completely; the partial result is discarded.
     #[error(transparent)]
     Vault(#[from] kept_vault::VaultError),
@@ -45,9 +37,7 @@ pub enum EngineError {
         format_bytes(bytes + missing)
     )]
     BudgetBytes {
-        /// The budget.
         bytes: u64,
-        /// Missing bytes.
         missing: u64,
         /// Bytes of the sliding-window layers, if there are any.
         windows: Option<u64>,
@@ -55,11 +45,8 @@ pub enum EngineError {
     /// A memory limit below the minimum of a question.
     #[error("{}", memory_refusal(*memory, *missing, *weights))]
     Memory {
-        /// The limit, in bytes.
         memory: u64,
-        /// Missing bytes.
         missing: u64,
-        /// Bytes of the model's weights.
         weights: u64,
     },
     /// The system refuses the memory that a question needs.
@@ -67,23 +54,13 @@ pub enum EngineError {
         "the system refuses {} of memory that this question needs in addition to the weights; close other programs, or set a smaller budget or a memory limit",
         format_bytes(*bytes)
     )]
-    Refused {
-        /// Requested bytes.
-        bytes: u64,
-    },
+    Refused { bytes: u64 },
     /// The GPU has less free memory than a question needs.
     #[error(
         "this question needs {} of the GPU {gpu} in addition to the weights, and {} are free: {} are missing; set a smaller budget or a memory limit, close what else uses the GPU, or compute on the CPU",
         format_bytes(*needed), format_bytes(*free), format_bytes(needed - free)
     )]
-    GpuMemory {
-        /// The GPU's name.
-        gpu: String,
-        /// Required bytes.
-        needed: u64,
-        /// Free bytes.
-        free: u64,
-    },
+    GpuMemory { gpu: String, needed: u64, free: u64 },
     /// The GPU failed or is out of memory.
     #[error(transparent)]
     Gpu(#[from] kept_kernels::DeviceError),
@@ -94,19 +71,14 @@ pub enum EngineError {
     #[error(
         "a cache of type {cache} is not kept on a GPU, which computes keys and values in half precision; store rows as f16, q8_0 or q4_0, or compute on the CPU"
     )]
-    GpuRows {
-        /// The cache type.
-        cache: kept_kernels::CacheType,
-    },
+    GpuRows { cache: kept_kernels::CacheType },
     /// A method that does not support this cache type.
     #[error(
         "a cache of type {cache} does not work with {}, which {why} and would round them each time; f16 and f32 work, and {cache} works with other methods",
         title(method)
     )]
     CacheType {
-        /// The cache type.
         cache: kept_kernels::CacheType,
-        /// The method.
         method: &'static str,
         /// The reason, as a verb phrase.
         why: &'static str,
@@ -124,11 +96,9 @@ pub enum EngineError {
         "the document is too long for {model}: {have} with the question, and its context is {context} tokens, of which {kept} are reserved for the answer; about the first {fits} of the text would fit: shorten the document or choose a model with a longer context", kept = crate::prompt::MIN_ANSWER_TOKENS
     )]
     TooLong {
-        /// The model's name.
         model: String,
         /// Tokens of the prompt, or a lower bound, in words.
         have: String,
-        /// The model's context length, in tokens.
         context: usize,
         /// How much of the text would fit, in words.
         fits: String,
@@ -142,7 +112,6 @@ pub enum EngineError {
     TooLongFor {
         /// The [`EngineError::TooLong`].
         refusal: Box<EngineError>,
-        /// The method.
         method: &'static str,
     },
     /// The question leaves no tokens for a document.
@@ -150,11 +119,8 @@ pub enum EngineError {
         "the question is too long for {model}: {tokens} tokens, and the model reads {context}; ask a shorter one"
     )]
     QuestionTooLong {
-        /// The model's name.
         model: String,
-        /// Tokens of the question and the template.
         tokens: usize,
-        /// The model's context length, in tokens.
         context: usize,
     },
     /// The context length cannot hold the document and its repetition (reconstruction).
@@ -162,13 +128,9 @@ pub enum EngineError {
         "the document is too long for {model} to repeat it: it ends at token {tokens}, its repetition at {needed}, and the model reads {context}; {way_out}"
     )]
     TooLongToRepeat {
-        /// The model's name.
         model: String,
-        /// Tokens of the prompt up to the document's end.
         tokens: usize,
-        /// Positions required for document and repetition.
         needed: usize,
-        /// The model's context length, in tokens.
         context: usize,
         /// A remedy, in words.
         way_out: String,
@@ -176,7 +138,6 @@ pub enum EngineError {
     /// A method that does not work with the layers of the model.
     #[error("{} {why}; choose another method{remedy}", title(method))]
     UnsupportedLayers {
-        /// The method.
         method: &'static str,
         /// The reason with the model's name, as a verb phrase.
         why: String,
@@ -188,38 +149,24 @@ pub enum EngineError {
         "{} drops tokens of the prompt between layers, so they have no logits; choose another method, or variant=budgeted",
         title(method)
     )]
-    NoLogits {
-        /// The method.
-        method: &'static str,
-    },
+    NoLogits { method: &'static str },
     /// A budget too large for streaming mode within the context length.
     #[error(
         "a budget of {rows} rows per head is too large for streaming mode: what is held and a chunk of the text must fit the context of {context} tokens; give at most {most} rows"
     )]
     StreamBudget {
-        /// Requested rows per KV head.
         rows: usize,
-        /// The model's context length, in tokens.
         context: usize,
-        /// The most rows that leave capacity for a whole chunk.
         most: usize,
     },
     /// A text too short to predict a token.
     #[error("a text of {tokens} token(s) has nothing to predict; give at least 2")]
-    TextTooShort {
-        /// Tokens of the text.
-        tokens: usize,
-    },
+    TextTooShort { tokens: usize },
     /// A full cache of a text beyond the context length.
     #[error(
         "the full cache of {tokens} tokens does not fit the context of {context} tokens; give a length of at most {context}, or a method that reads in streaming mode"
     )]
-    FullBeyondContext {
-        /// Tokens of the text.
-        tokens: usize,
-        /// The model's context length, in tokens.
-        context: usize,
-    },
+    FullBeyondContext { tokens: usize, context: usize },
     /// The model's output contains NaN or infinity.
     #[error("the model's output is not a number; its file is damaged: download it again")]
     NotANumber,
@@ -227,18 +174,12 @@ pub enum EngineError {
     #[error(
         "the tensor {tensor} of the model has weights that are not finite numbers; its file is damaged: download it again"
     )]
-    DamagedTensor {
-        /// The first such tensor.
-        tensor: String,
-    },
+    DamagedTensor { tensor: String },
     /// A sampling parameter out of range.
     #[error("{name}={value} is not allowed; {name} takes {range}")]
     Sampling {
-        /// The parameter.
         name: &'static str,
-        /// Its value.
         value: String,
-        /// The allowed range.
         range: &'static str,
     },
     /// The user stopped the operation.
@@ -248,23 +189,13 @@ pub enum EngineError {
     #[error(
         "stopped; {stored} of the document's {tokens} tokens are in the vault, and the next question goes on after them"
     )]
-    StoppedReading {
-        /// Tokens in the vault.
-        stored: usize,
-        /// Tokens of the document.
-        tokens: usize,
-    },
+    StoppedReading { stored: usize, tokens: usize },
     /// The sampler failed on the model's output.
     #[error("the next token could not be sampled ({0}); try a temperature of 0")]
     SamplingFailed(String),
     /// A token id outside the vocabulary.
     #[error("token {token} is not in the model's vocabulary of {vocabulary} tokens; ids are 0 to {}", vocabulary - 1)]
-    UnknownToken {
-        /// The token id.
-        token: u32,
-        /// Vocabulary size.
-        vocabulary: usize,
-    },
+    UnknownToken { token: u32, vocabulary: usize },
 }
 
 /// The title of a method, as its paper writes it.

@@ -4,6 +4,7 @@ use crate::format_bytes;
 
 /// Why an operation on a device failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
 pub enum DeviceError {
     /// The device is out of memory.
     #[error(
@@ -12,11 +13,8 @@ pub enum DeviceError {
         format_bytes(*needed)
     )]
     OutOfMemory {
-        /// Name of the GPU.
         device: String,
-        /// Bytes requested.
         needed: u64,
-        /// Bytes free.
         free: u64,
     },
     /// The host is out of memory for pinned allocations.
@@ -24,60 +22,39 @@ pub enum DeviceError {
         "the system refuses {} of memory that the GPU is to copy from; close other programs, or use a smaller budget or the CPU",
         format_bytes(*needed)
     )]
-    HostMemory {
-        /// Bytes requested.
-        needed: u64,
-    },
+    HostMemory { needed: u64 },
     /// A kernel could not be launched, or failed.
     #[error("the GPU {device} failed in {what}: {reason}; use the CPU")]
     Failed {
-        /// Name of the GPU.
         device: String,
-        /// The kernel or other operation.
         what: String,
-        /// The driver's error message.
         reason: String,
     },
     /// A kernel's grid exceeds the limits of GPUs.
     #[error(
         "{kernel} would take {blocks} blocks in a direction of its grid, more than a GPU has numbers for; read a shorter document or use the CPU"
     )]
-    Grid {
-        /// Name of the kernel.
-        kernel: String,
-        /// Blocks that the launch would need.
-        blocks: u32,
-    },
+    Grid { kernel: String, blocks: u32 },
     /// No kernel for this head size.
     #[error(
         "there is no CUDA kernel for heads of {head_dim} numbers (there are for {supported}); use the CPU"
     )]
     HeadDim {
-        /// Head size of the model.
         head_dim: usize,
-        /// Supported head sizes.
         supported: &'static str,
     },
     /// A row of the residual stream is too wide for one block.
     #[error(
         "a CUDA kernel takes rows of up to {most} numbers, and the model's have {width}; use the CPU"
     )]
-    Width {
-        /// Width of the model.
-        width: usize,
-        /// The largest supported width.
-        most: usize,
-    },
+    Width { width: usize, most: usize },
     /// No product for this type of weights.
     #[error("weights of kind {kind} cannot be multiplied on a GPU yet; use the CPU")]
-    Kind {
-        /// Name of the type.
-        kind: String,
-    },
+    Kind { kind: String },
     /// No kernel for a part of the model.
     #[error("{part} cannot be computed on a GPU yet; use the CPU")]
     Part {
-        /// The part, such as "mixtures of experts".
+        /// Such as "mixtures of experts".
         part: &'static str,
     },
 }

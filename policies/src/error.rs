@@ -2,11 +2,11 @@
 
 /// Why a method cannot run as configured.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
 pub enum PolicyError {
     /// No method has this name.
     #[error("unknown method '{name}'; the methods are {known}")]
     UnknownMethod {
-        /// The requested name.
         name: String,
         /// All names, comma separated.
         known: String,
@@ -14,9 +14,7 @@ pub enum PolicyError {
     /// The method has no parameter of this name.
     #[error("{} has no parameter '{name}'; it has {known}", title(method))]
     UnknownParameter {
-        /// The method.
         method: &'static str,
-        /// The name that was set.
         name: String,
         /// The method's parameters, comma separated, or "none".
         known: String,
@@ -27,11 +25,8 @@ pub enum PolicyError {
         title(method)
     )]
     Value {
-        /// The method.
         method: &'static str,
-        /// The parameter.
         name: &'static str,
-        /// The value as given.
         value: String,
         /// The allowed values, as text.
         range: &'static str,
@@ -41,12 +36,7 @@ pub enum PolicyError {
     Assignment(String),
     /// `--set` text that sets a parameter twice.
     #[error("'{text}' sets {name} twice; set it once")]
-    AssignedTwice {
-        /// The text.
-        text: String,
-        /// The parameter.
-        name: String,
-    },
+    AssignedTwice { text: String, name: String },
     /// A budget that cannot be parsed.
     #[error(
         "budget '{0}' is not understood; write rows per head (512), a share of the prompt (25%) or bytes for the whole cache (512MiB)"
@@ -64,27 +54,18 @@ pub enum PolicyError {
         title(method)
     )]
     BudgetTooSmall {
-        /// The method.
         method: &'static str,
-        /// Requested rows per KV head.
         rows: usize,
-        /// Rows per KV head that the method needs.
         needed: usize,
-        /// The parts of the needed rows.
         why: String,
-        /// Prompt length, in tokens.
         tokens: usize,
     },
     /// Two settings that exclude each other.
     #[error("{}: {first} does not go with {second}; {why}", title(method))]
     ConflictingSettings {
-        /// The method.
         method: &'static str,
-        /// One setting.
         first: String,
-        /// The other.
         second: String,
-        /// The reason, and what to do about it.
         why: &'static str,
     },
     /// A budget below what a method can reach by dropping tokens between layers.
@@ -93,17 +74,12 @@ pub enum PolicyError {
         title(method)
     )]
     BudgetUnreachable {
-        /// The method.
         method: &'static str,
-        /// The setting that limits the method.
         setting: String,
-        /// Requested rows per KV head.
         rows: usize,
         /// The fewest rows that the method can reach, mean over the layers.
         least: usize,
-        /// Prompt length, in tokens.
         tokens: usize,
-        /// The setting to use instead.
         instead: &'static str,
     },
     /// A text longer than the context length, for a method that needs the whole prompt before it evicts.
@@ -112,7 +88,6 @@ pub enum PolicyError {
         title(method)
     )]
     NoStreaming {
-        /// The method.
         method: &'static str,
         /// The methods that support streaming mode, comma separated.
         able: String,
@@ -123,11 +98,8 @@ pub enum PolicyError {
         title(method)
     )]
     CapTooSmall {
-        /// The method.
         method: &'static str,
-        /// The requested cap.
         cap: usize,
-        /// Rows per KV head kept of the prompt.
         rows: usize,
     },
 }

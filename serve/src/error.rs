@@ -47,6 +47,7 @@ fn remedy(error: &DocumentError) -> &'static str {
 
 /// Why a request was refused.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
 pub(crate) enum ApiError {
     #[error(
         "this request has no valid token: send it as \"Authorization: Bearer TOKEN\", with the token of --token, or the one that kept serve printed when it started"
@@ -63,12 +64,7 @@ pub(crate) enum ApiError {
     #[error(
         "the model {named:?} is not open here: ask for {open:?}, or for \"kept\", which is the open model"
     )]
-    NoModel {
-        /// As requested.
-        named: String,
-        /// The model of this server.
-        open: String,
-    },
+    NoModel { named: String, open: String },
     #[error("{}", body_in_words(.0))]
     Body(#[from] JsonRejection),
     #[error("the body must be a JSON object, and is {0}")]
@@ -76,12 +72,7 @@ pub(crate) enum ApiError {
     #[error("the body is no chat completion: {0}")]
     NoRequest(String),
     #[error("{what}")]
-    Invalid {
-        /// The field of the request.
-        param: &'static str,
-        /// What is wrong and what is possible.
-        what: String,
-    },
+    Invalid { param: &'static str, what: String },
     #[error(
         "there is no file {0:?}: upload it to /v1/files first; files do not outlive the server"
     )]
@@ -97,10 +88,7 @@ pub(crate) enum ApiError {
         format_bytes(MAX_SOURCE_BYTES),
         format_bytes(*most)
     )]
-    TooLarge {
-        /// Bytes that all files may have together.
-        most: u64,
-    },
+    TooLarge { most: u64 },
     #[error("{}{}", .0, remedy(.0))]
     Document(#[from] DocumentError),
     #[error("{0} questions wait already: ask again later")]

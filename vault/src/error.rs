@@ -7,43 +7,24 @@ use kept_kernels::format_bytes;
 
 /// Why a vault could not be written or used.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
 pub enum VaultError {
     /// A file system error.
     #[error("{}: {error}", file_name(.path))]
-    Io {
-        /// The file or folder.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
+    Io { path: PathBuf, error: io::Error },
     /// The vault folder is not writable.
     #[error(
         "no documents can be kept in {}: {error}; make the folder writable, or name another one in KEPT_VAULTS", .path.display()
     )]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
+    Folder { path: PathBuf, error: io::Error },
     /// The file is not a complete vault: truncated, changed, or of another version.
     #[error("{} is not whole: {what}", file_name(.path))]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        what: String,
-    },
+    Damaged { path: PathBuf, what: String },
     /// The vault does not fit in the budget.
     #[error(
         "a vault of this document takes {}, and the vaults may take {} in all, those in use included (unless set, half of the free disk space); free disk space, allow them more, or work without", format_bytes(*.needed), format_bytes(*.budget)
     )]
-    TooLarge {
-        /// Bytes of this vault.
-        needed: u64,
-        /// Bytes that all vaults may take.
-        budget: u64,
-    },
+    TooLarge { needed: u64, budget: u64 },
     /// The file is a valid vault of another model.
     #[error("the vault file belongs to another model than its file name says")]
     Foreign,

@@ -50,35 +50,28 @@ enum Scoring {
 
 /// Why questions cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
 pub enum BenchmarkError {
     /// The file is missing or cannot be read.
     #[error("'{path}' cannot be read: {error}; {layout}")]
     File {
-        /// The file.
         path: String,
-        /// The system's error.
         error: std::io::Error,
-        /// The files that the folder should hold.
         layout: &'static str,
     },
     /// The file has other content than expected.
     #[error("'{path}'{}: {problem}", line.map(|line| format!(", line {line}")).unwrap_or_default())]
     Content {
-        /// The file.
         path: String,
         /// The line number, from 1.
         line: Option<usize>,
-        /// The cause.
         problem: String,
     },
     /// The task is unknown, or its score needs what Kept lacks.
     #[error("the task {task} {problem}; known are {known}")]
     Task {
-        /// The name.
         task: String,
-        /// What is wrong with it.
         problem: &'static str,
-        /// All names.
         known: String,
     },
 }

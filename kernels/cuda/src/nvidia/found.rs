@@ -23,6 +23,7 @@ pub struct Gpu {
 
 /// Why no GPU can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
 pub enum NoGpu {
     /// No driver is installed.
     #[error("no NVIDIA driver was found (libcuda); without one Kept answers on the processor")]
@@ -31,18 +32,12 @@ pub enum NoGpu {
     #[error(
         "the library libcuda that was found is no NVIDIA driver's (it has no {lacks}); install NVIDIA's driver, version 580 or newer"
     )]
-    NotADriver {
-        /// The missing function.
-        lacks: &'static str,
-    },
+    NotADriver { lacks: &'static str },
     /// The driver is older than the kernels need.
     #[error(
         "the NVIDIA driver supports CUDA {have}, and CUDA 13.0 is needed; update the driver to version 580 or newer"
     )]
-    OldDriver {
-        /// CUDA version of the driver.
-        have: String,
-    },
+    OldDriver { have: String },
     /// The library and the kernel module of the driver have different versions.
     #[error(
         "the NVIDIA driver and its library (libcuda) are of different versions, as after an update; restart the computer, and if that does not help, install the driver again"
@@ -52,30 +47,17 @@ pub enum NoGpu {
     #[error(
         "the NVIDIA driver found no usable GPU ({reason}); `nvidia-smi` shows what it sees, and without a GPU Kept answers on the processor"
     )]
-    None {
-        /// The driver's error message.
-        reason: String,
-    },
+    None { reason: String },
     /// No GPU has this ordinal.
     #[error("there is no GPU cuda:{ordinal}; this computer has {count}")]
-    UnknownOrdinal {
-        /// The requested ordinal.
-        ordinal: usize,
-        /// Number of GPUs.
-        count: usize,
-    },
+    UnknownOrdinal { ordinal: usize, count: usize },
     /// The GPU is older than the kernels need.
     #[error(
         "the GPU {name} is of compute capability {}.{}, and Kept needs 7.5 (Turing, 2018) or newer; without such a GPU it answers on the processor",
         capability / 10,
         capability % 10
     )]
-    OldGpu {
-        /// Name of the GPU.
-        name: String,
-        /// Compute capability times ten.
-        capability: u32,
-    },
+    OldGpu { name: String, capability: u32 },
 }
 
 /// Maps a driver error to the reason why no GPU can be used.
