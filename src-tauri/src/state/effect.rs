@@ -12,6 +12,7 @@ use super::turn_map::SharedMap;
 use crate::contract::{AppEvent, Comparison, ConversationEntry, Drafts, Settings, Theme, Turn};
 
 /// A side effect of a state change. Effects are executed in order.
+#[allow(missing_docs)] // names and types say the rest
 pub enum Effect {
     /// Send an event to the page.
     Page(AppEvent),
@@ -19,7 +20,6 @@ pub enum Effect {
     Worker {
         /// The process that the request is for; a later process does not get it.
         generation: u64,
-        /// The request.
         request: Request,
         /// Bytes that follow it.
         bytes: Option<Arc<str>>,
@@ -35,6 +35,7 @@ pub enum Effect {
 }
 
 /// A write to the store.
+#[allow(missing_docs)] // names and types say the rest
 pub enum Save {
     /// The current settings.
     Settings(Box<Settings>),
@@ -49,49 +50,29 @@ pub enum Save {
     /// A deleted conversation, which can be restored until the app ends.
     HideConversation(u64),
     /// A turn of a conversation, new or changed.
-    Turn {
-        /// The conversation.
-        conversation: u64,
-        /// The current turn.
-        turn: Box<Turn>,
-    },
+    Turn { conversation: u64, turn: Box<Turn> },
     /// A question that was removed before it was asked.
     RemoveTurn(u64),
     /// A turn's map, also for a copy of the turn.
-    CopyMap {
-        /// The turn.
-        from: u64,
-        /// Its copy.
-        to: u64,
-    },
+    CopyMap { from: u64, to: u64 },
     /// A turn's map.
     Map {
-        /// The turn.
         turn: u64,
         /// The map; its contents are read when it is written.
         map: SharedMap,
     },
     /// What the method of a turn keeps whatever is asked.
-    Neutral {
-        /// The turn.
-        turn: u64,
-        /// The map.
-        map: SharedMap<MapGrid>,
-    },
+    Neutral { turn: u64, map: SharedMap<MapGrid> },
     /// The comparison of a document, in place of the one before; `None` removes it.
     Comparison {
-        /// The document.
         document: u64,
-        /// The comparison.
         comparison: Option<Box<Comparison>>,
     },
     /// A map of the document's comparison.
     ComparedMap {
-        /// The document.
         document: u64,
         /// The run; `None` for the ends of the cells, which remove the maps of all runs.
         run: Option<usize>,
-        /// The map.
         bytes: Vec<u8>,
     },
     /// The draft questions.
