@@ -4,6 +4,7 @@
 mod asking;
 mod measuring;
 mod models;
+mod offered;
 mod reading;
 mod serving;
 mod vaults;
@@ -11,6 +12,7 @@ mod vaults;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use clap::builder::TypedValueParser;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use kept_engine::kernels::CacheType;
 use kept_engine::models::{OpenOptions, RopeChoice};
@@ -117,7 +119,7 @@ pub struct EngineArguments {
     /// Compression method, with parameters in brackets if any: 'snapkv[w=8,sinks=0]'; `kept methods` lists them. With
     /// auto, method and budget are chosen for model, document and memory by measured fidelity [default: auto; bench and
     /// logits, which have no auto: snapkv].
-    #[arg(long)]
+    #[arg(long, value_parser = offered::METHODS_OR_AUTO, hide_possible_values = true)]
     pub method: Option<String>,
     /// Parameters of the method, as name=value[,name=value]; values in the brackets of --method take precedence.
     #[arg(long, default_value = "", value_name = "NAME=VALUE")]
@@ -128,7 +130,12 @@ pub struct EngineArguments {
     pub budget: Option<String>,
     /// Type of the kept rows: f32, f16, q8_0 or q4_0 (rotated by a Hadamard matrix). With a quantised type, the first
     /// and last rows of a prompt and the newest rows of the answer stay f16 [default: f16; logits: f32].
-    #[arg(long, value_name = "TYPE")]
+    #[arg(
+        long,
+        value_name = "TYPE",
+        value_parser = offered::CACHES.try_map(|name| name.parse::<CacheType>()),
+        hide_possible_values = true
+    )]
     pub cache: Option<CacheType>,
     #[command(flatten)]
     pub compute: ComputeArguments,
@@ -155,7 +162,13 @@ impl StretchArguments {
 pub struct DeviceArguments {
     /// Device: an NVIDIA GPU if this build supports one and the model fits on it, otherwise the CPU; or one device by
     /// name (`kept doctor` lists them).
-    #[arg(long, default_value = "auto", value_name = "auto|cpu|cuda:N")]
+    #[arg(
+        long,
+        default_value = "auto",
+        value_name = "auto|cpu|cuda:N",
+        value_parser = offered::DEVICES,
+        hide_possible_values = true
+    )]
     pub device: String,
 }
 
@@ -259,7 +272,7 @@ pub fn memory(text: &str) -> anyhow::Result<u64> {
 #[derive(Debug, Args)]
 pub struct MethodsArguments {
     /// Show this method only.
-    #[arg(value_name = "METHOD")]
+    #[arg(value_name = "METHOD", value_parser = offered::METHODS, hide_possible_values = true)]
     pub method: Option<String>,
     /// Print the table as Markdown.
     #[arg(long, conflicts_with = "json")]

@@ -7,14 +7,20 @@ use kept_engine::kernels::PackedRows;
 use kept_engine::policies::Budget;
 use kept_engine::vault::VaultFolder;
 
-use super::{ComputeArguments, OpenArguments};
+use super::{ComputeArguments, OpenArguments, offered};
 
 /// Storage of documents in vaults.
 #[derive(Debug, Args)]
 pub struct VaultArguments {
     /// How the document is stored on disk for later questions: q8_0, f16 (twice as large; later answers are then
     /// exactly those of a first reading) or off.
-    #[arg(long, default_value = "q8_0", value_name = "q8_0|f16|off")]
+    #[arg(
+        long,
+        default_value = "q8_0",
+        value_name = "q8_0|f16|off",
+        value_parser = offered::VAULTS,
+        hide_possible_values = true
+    )]
     pub vault: String,
     /// Disk space for all vaults, such as 20GiB; the least recently used are evicted first [default: 20GiB, or half of
     /// the free space].
@@ -96,7 +102,12 @@ pub struct ReadArguments {
     pub model: Option<String>,
     /// The method of the questions to come, with parameters in brackets if any: what it measures of the whole document
     /// is kept too.
-    #[arg(long, value_name = "NAME")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = offered::METHODS_OR_AUTO,
+        hide_possible_values = true
+    )]
     pub method: Option<String>,
     /// Limit of all memory, such as 6GiB.
     #[arg(long, value_name = "SIZE")]

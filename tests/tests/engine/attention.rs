@@ -73,7 +73,11 @@ fn an_answer_of_one_token_has_its_source() {
     let method = MethodSpec::plain("full");
     let ask = Ask {
         max_tokens: 1,
-        ..Ask::new(&document, "Who is the soloist in the clarinet concerto?", &method)
+        ..Ask::new(
+            &document,
+            "Who is the soloist in the clarinet concerto?",
+            &method,
+        )
     };
     let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
     let answer = answer.expect("an answer");

@@ -672,6 +672,9 @@ fn completions_and_manual_pages_name_every_command() {
     assert!(page("kept-ask.1").contains("question"));
     for shell in ["bash", "zsh", "fish"] {
         let run = kept(["completions", shell]);
-        assert!(run.succeeded().stdout.contains("vault-budget"), "{shell}");
+        let script = &run.succeeded().stdout;
+        for word in ["vault-budget", "pyramidkv", "q4_0", "q8_0", "cuda"] {
+            assert!(script.contains(word), "{shell} {word}");
+        }
     }
 }
