@@ -6,6 +6,7 @@
 //!
 //! Sources: `src/models/*.cpp` of llama.cpp, `modeling_*.py` of transformers.
 
+mod bases;
 mod table;
 mod tensors;
 

@@ -67,7 +67,7 @@ pub(super) fn read(
     }))
 }
 
-/// Whether all feed-forwards of a file have the same width.
+/// Whether `feed_forward_length` may be the width of an expert.
 fn has_one_width(architecture: &Architecture) -> bool {
     let can_be_dense = architecture.experts == Part::Optional && !architecture.dense_and_experts;
     let only_routed =

@@ -3,7 +3,7 @@
 use super::keys::{KV_HEADS, Keys, MAX_COUNT, missing_tensor};
 use super::{Blocks, LayerCache, LayerKind, LayerRotation, latent};
 use crate::ModelError;
-use crate::architecture::{Architecture, Recurrence, Sliding};
+use crate::architecture::{Architecture, Sliding};
 
 /// KV heads and elements per head of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,15 +136,7 @@ pub(super) fn count(
     architecture: &Architecture,
 ) -> Result<(usize, usize), ModelError> {
     let blocks = keys.count("block_count")?;
-    let prediction_layers = match architecture.recurrence {
-        Recurrence::Delta(_) | Recurrence::StateSpace => {
-            keys.whole("nextn_predict_layers")?.unwrap_or(0) as usize
-        }
-        Recurrence::None if architecture.latent => {
-            keys.whole("nextn_predict_layers")?.unwrap_or(0) as usize
-        }
-        Recurrence::None | Recurrence::Convolution => 0,
-    };
+    let prediction_layers = keys.whole("nextn_predict_layers")?.unwrap_or(0) as usize;
     let count = blocks.saturating_sub(prediction_layers);
     if count == 0 {
         let needs = format!("fewer than the {blocks} layers are needed");

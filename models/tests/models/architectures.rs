@@ -154,6 +154,19 @@ fn quantised_models_have_a_small_kl_to_f32() {
     }
 }
 
+/// GLM-4.5's files have a further block, which only predicts tokens ahead.
+#[test]
+fn blocks_that_predict_tokens_ahead_are_left_out() {
+    let ahead = config("glm4moe", |w| {
+        w.set("glm4moe.block_count", MetaValue::Whole(7));
+        w.set("glm4moe.nextn_predict_layers", MetaValue::Whole(1));
+        for part in ["attn_norm.weight", "nextn.enorm.weight"] {
+            w.tensor(&format!("blk.6.{part}"), &[64], "F32", &[1.0; 64]);
+        }
+    });
+    assert_eq!((ahead.layers, ahead.prediction_layers), (6, 1));
+}
+
 #[test]
 fn minicpm_without_its_factors_is_refused() {
     for key in ["embedding_scale", "residual_scale", "logit_scale"] {
