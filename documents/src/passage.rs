@@ -21,39 +21,46 @@ const SHORT_LINE: usize = 45;
 
 /// Abbreviations whose full stop does not end a sentence, in lower case and without that full stop.
 const ABBREVIATIONS: &[&str] = &[
-    "abs", "al", "approx", "art", "bd", "bzw", "ca", "capt", "cf", "chap", "col", "d.h", "dept",
-    "dr", "ed", "eds", "eq", "esp", "est", "etc", "e.g", "evtl", "fig", "figs", "gem", "gen",
-    "ggf", "gov", "hon", "i.e", "inc", "inkl", "jr", "kap", "lt", "ltd", "messrs", "mio", "mlle",
-    "mme", "mr", "mrd", "mrs", "ms", "mt", "no", "nos", "nr", "op", "pp", "par", "ph.d", "prof",
+    "al", "approx", "art", "bd", "bzw", "ca", "capt", "cf", "chap", "col", "d.h", "dept", "dr",
+    "ed", "eds", "eq", "esp", "est", "etc", "e.g", "evtl", "fig", "figs", "gem", "gen", "ggf",
+    "gov", "hon", "i.e", "inc", "inkl", "jr", "kap", "lt", "ltd", "messrs", "mio", "mlle", "mme",
+    "mr", "mrd", "mrs", "ms", "mt", "no", "nos", "nr", "op", "p", "pp", "par", "ph.d", "prof",
     "rev", "sec", "sen", "sgt", "sog", "sr", "st", "u.a", "vgl", "vol", "vols", "vs", "z.b", "z.t",
     "ziff", "zzgl",
 ];
-/// German months, and another word that a number with a full stop counts.
+/// German months, and other words that a number with a full stop counts.
 const COUNTED: &[&str] = &[
     "Januar",
     "Jänner",
     "Februar",
     "März",
-    "April",
     "Mai",
     "Juni",
     "Juli",
+    "Oktober",
+    "Dezember",
+    "Okt",
+    "Dez",
+    "Jahrhundert",
+    "Jahrhunderts",
+];
+/// Months with the same name in English: only after one of [`DATE_CUES`].
+const SHARED_MONTHS: &[&str] = &[
+    "April",
     "August",
     "September",
-    "Oktober",
     "November",
-    "Dezember",
     "Jan",
     "Feb",
     "Apr",
     "Aug",
     "Sep",
     "Sept",
-    "Okt",
     "Nov",
-    "Dez",
-    "Jahrhundert",
-    "Jahrhunderts",
+];
+/// Words before a German date.
+const DATE_CUES: &[&str] = &[
+    "ab", "am", "bis", "dem", "den", "der", "des", "seit", "und", "vom", "zum",
 ];
 
 /// The passage in `text` around `byte`, within `bounds` (the page). `byte` may have any value.
@@ -258,21 +265,47 @@ fn continues(after: &str) -> bool {
 
 /// Whether the full stop between `before` and `after` stands inside a sentence.
 fn is_within(before: &str, after: &str) -> bool {
-    continues(after) || is_abbreviation(before) || is_ordinal(before, after)
+    continues(after)
+        || is_abbreviation(before)
+        || is_ordinal(before, after)
+        || is_letters(before, after)
 }
 
-/// Whether a full stop makes an ordinal of a number, as in the German date "14. März".
+/// Whether a full stop makes an ordinal of a number, as in the German date "14. März", or counts a paragraph of a law.
 fn is_ordinal(before: &str, after: &str) -> bool {
-    let digits = before.len() - before.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-    let word = after
-        .trim_start()
+    let next = after.trim_start();
+    if before.ends_with("Abs") {
+        return next.starts_with(|c: char| c.is_ascii_digit());
+    }
+    let text = before.trim_end_matches(|c: char| c.is_ascii_digit());
+    let word = next
         .split(|c: char| !c.is_alphabetic())
-        .next();
-    (1..=2).contains(&digits) && word.is_some_and(|word| COUNTED.contains(&word))
+        .next()
+        .unwrap_or("");
+    let cue = text
+        .split_whitespace()
+        .next_back()
+        .unwrap_or("")
+        .to_lowercase();
+    (1..=2).contains(&(before.len() - text.len()))
+        && (COUNTED.contains(&word)
+            || SHARED_MONTHS.contains(&word) && DATE_CUES.contains(&cue.as_str()))
 }
 
-/// Whether the word before a full stop is an abbreviation, one letter ("J. S. Mill", "z. B.") or the number of a line
-/// ("5. Rent").
+/// Whether the full stop is that of a small letter next to another letter with a full stop: "z. B.", "d. h.".
+fn is_letters(before: &str, after: &str) -> bool {
+    let mut words = before.rsplit(char::is_whitespace);
+    let (word, previous) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+    let next = after.split_whitespace().next().unwrap_or("");
+    let is_one = |word: &str| {
+        let letter = word.strip_suffix('.').unwrap_or("");
+        letter.chars().count() == 1 && letter.starts_with(char::is_alphabetic)
+    };
+    let is_small = word.len() == 1 && word.starts_with(|c: char| c.is_ascii_lowercase());
+    is_small && (is_one(previous) || is_one(next))
+}
+
+/// Whether the word before a full stop is an abbreviation, an initial ("J. S. Mill") or the number of a line ("5. Rent").
 fn is_abbreviation(before: &str) -> bool {
     let start = before
         .rfind(|c: char| c.is_whitespace() || matches!(c, '(' | '[' | '"' | '“' | '-' | '–' | '—'))
@@ -289,7 +322,7 @@ fn is_abbreviation(before: &str) -> bool {
     }
     let mut characters = word.chars();
     if let (Some(only), None) = (characters.next(), characters.next())
-        && only.is_alphabetic()
+        && only.is_uppercase()
         && only != 'I'
     {
         return true;
