@@ -323,6 +323,18 @@ impl Dispatcher {
     }
 
     fn set_document(&mut self, document: Arc<OpenDocument>) {
+        // What is opened again keeps what is read of it.
+        for request in &mut self.clearing {
+            if let Request::ClearVaultsOf {
+                document: name,
+                whole,
+                ..
+            } = request
+                && *name == document.info.name
+            {
+                *whole = false;
+            }
+        }
         self.document = Some(document);
         self.count_tokens();
         self.retry_waiting();

@@ -346,7 +346,7 @@ impl AppState {
             Some(left) => self.end_left(left),
             None => self.emit_elsewhere(),
         }
-        self.clear_vaults_of(document);
+        self.clear_deleted(document);
         self.emit_conversations();
         Ok(())
     }

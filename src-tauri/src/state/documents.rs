@@ -155,6 +155,7 @@ impl AppState {
     fn set_document(&mut self, document: OpenDocument) {
         let document = Arc::new(document);
         self.leave_conversation(Some(document.clone()));
+        self.keep_vaults_of(&document.info.name);
         self.load_comparison(None);
         self.save(Save::Document(document));
         self.save_open();

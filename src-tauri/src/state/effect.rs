@@ -77,6 +77,8 @@ pub enum Save {
     },
     /// The draft questions.
     Drafts(Drafts),
+    /// Names of documents whose vaults are to be removed.
+    VaultsToClear(Vec<String>),
     /// Whether models think before they answer, in this conversation.
     Thinking(bool),
     /// A model that was removed from the list, by its id.

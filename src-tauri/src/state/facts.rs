@@ -4,7 +4,7 @@ use kept_engine::{Finish, Note};
 use kept_worker::protocol::AnswerFacts;
 
 use super::doubt::doubt;
-use crate::contract::{self, DocumentFacts, Facts, Turn};
+use crate::contract::{self, DocumentFacts, Doubt, Facts, Turn};
 use crate::messages;
 
 /// The choice of `auto` for a prompt of `tokens` tokens, and its reason, in the page's form. `sample`: the document is
@@ -81,7 +81,9 @@ pub(super) fn finish(
     let is_chat = document.is_none_or(|document| document.length == 0);
     if facts.finish == Finish::End && !is_chat && !answer.text.trim().is_empty() {
         let share = rows / facts.prompt_tokens.max(1) as f64;
-        facts.doubt = doubt(share, &facts.citations, &answer.sources);
+        facts.doubt = doubt(share, &facts.citations, &answer.sources)
+            // The first token saw the whole document.
+            .filter(|doubt| *doubt != Doubt::Forgotten || facts.answer_tokens > 1);
     }
     turn.facts = Some(Box::new(facts));
     turn.sources = answer.sources;

@@ -25,6 +25,7 @@ impl AppState {
         self.send_document();
         self.send_opening();
         self.send_vault_settings();
+        self.clear_left_documents();
     }
 
     /// The worker has ended and is about to be restarted. `what` is a sentence: how it ended.

@@ -136,6 +136,7 @@ impl AppState {
             conversations: Conversations {
                 all: remembered.conversations,
                 deleted: Vec::new(),
+                to_clear: remembered.vaults_to_clear,
                 chosen: None,
             },
             running: None,

@@ -135,6 +135,8 @@ pub(super) struct Conversations {
     pub(super) all: Vec<ConversationEntry>,
     /// The conversations that were deleted since the app started, in order.
     pub(super) deleted: Vec<ConversationEntry>,
+    /// Names of documents whose last conversation was deleted, and whose vaults are still there.
+    pub(super) to_clear: Vec<String>,
     /// The conversation that the user chose last, until it is loaded.
     pub(super) chosen: Option<u64>,
 }

@@ -78,6 +78,8 @@ pub struct Remembered {
     pub interrupted: Vec<u64>,
     /// The draft questions.
     pub drafts: Drafts,
+    /// Names of documents whose vaults are to be removed.
+    pub vaults_to_clear: Vec<String>,
     /// Whether models with a thinking mode think before they answer, in this conversation.
     pub thinking: bool,
     /// Unfinished downloads, which `library` handles.

@@ -144,7 +144,7 @@ impl AppState {
             });
         }
         if let Some(compared) = others {
-            self.leave_comparison(compared, of.clone());
+            self.leave_comparison(compared, of);
         }
         self.set_thinking(false);
         self.forget_maps();
@@ -152,9 +152,7 @@ impl AppState {
         if is_other {
             self.reset_reading();
             self.title();
-            if let Some(document) = of {
-                self.clear_vaults_left(&document.info.name);
-            }
+            self.clear_left_documents();
         }
     }
 

@@ -4,6 +4,7 @@ use kept_engine::policies::Budget;
 use kept_worker::protocol::Request;
 
 use super::AppState;
+use super::effect::Save;
 use crate::contract::{AppEvent, NoticeKind, Place, Settings, Vault};
 use crate::messages::{self, as_sentence};
 
@@ -88,12 +89,55 @@ impl AppState {
         self.emit(AppEvent::Vault { vault, unwritten });
     }
 
-    /// Removes what conversations about the document of this name left in the vaults: one of them was deleted. The others
-    /// read their turns once more. If there is none, and the document is not open, its own vaults are removed too.
-    pub(super) fn clear_vaults_of(&mut self, document: String) {
-        let is_open = (self.open.document.as_ref()).is_some_and(|open| open.info.name == document);
-        let whole = !is_open && !self.is_discussed(&document);
-        if self.worker.check_ready().is_ok() && !document.is_empty() {
+    /// A conversation about the document of this name was deleted: its turns leave the vaults. The other conversations read
+    /// theirs once more. Without any, the document leaves them too, as soon as it is not open.
+    pub(super) fn clear_deleted(&mut self, document: String) {
+        let is_last = !document.is_empty() && !self.is_discussed(&document);
+        if !is_last || self.is_open(&document) {
+            self.clear_vaults_of(document.clone(), false);
+        }
+        if is_last {
+            self.conversations.to_clear.retain(|name| *name != document);
+            self.conversations.to_clear.push(document);
+            self.save_to_clear();
+            self.clear_left_documents();
+        }
+    }
+
+    /// Removes the vaults of documents whose last conversation was deleted, but not of the open one.
+    pub(super) fn clear_left_documents(&mut self) {
+        if self.worker.check_ready().is_err() || self.conversations.to_clear.is_empty() {
+            return;
+        }
+        for document in std::mem::take(&mut self.conversations.to_clear) {
+            if self.is_open(&document) {
+                self.conversations.to_clear.push(document);
+            } else if !self.is_discussed(&document) {
+                self.clear_vaults_of(document, true);
+            }
+        }
+        self.save_to_clear();
+    }
+
+    /// The user opened the document of this name again: what is read of it now stays.
+    pub(super) fn keep_vaults_of(&mut self, document: &str) {
+        if self
+            .conversations
+            .to_clear
+            .iter()
+            .any(|name| name == document)
+        {
+            self.conversations.to_clear.retain(|name| name != document);
+            self.save_to_clear();
+        }
+    }
+
+    fn save_to_clear(&mut self) {
+        self.save(Save::VaultsToClear(self.conversations.to_clear.clone()));
+    }
+
+    fn clear_vaults_of(&mut self, document: String, whole: bool) {
+        if self.worker.check_ready().is_ok() {
             let ticket = self.ticket();
             let request = Request::ClearVaultsOf {
                 ticket,
@@ -104,18 +148,15 @@ impl AppState {
         }
     }
 
+    fn is_open(&self, document: &str) -> bool {
+        let open = self.open.document.as_ref();
+        open.is_some_and(|open| open.info.name == document)
+    }
+
     /// Whether a conversation is about the document of this name.
     fn is_discussed(&self, document: &str) -> bool {
         let mut all = self.conversations.all.iter();
         all.any(|conversation| conversation.document == document)
-    }
-
-    /// Removes the vaults of a document that is not open any more, if its last conversation was deleted meanwhile.
-    pub(super) fn clear_vaults_left(&mut self, document: &str) {
-        let mut deleted = self.conversations.deleted.iter();
-        if deleted.any(|deleted| deleted.document == document) && !self.is_discussed(document) {
-            self.clear_vaults_of(document.to_owned());
-        }
     }
 
     /// Removes all vaults that are not in use. Returns the reason for a refusal in one sentence.

@@ -111,6 +111,7 @@ impl Store {
             comparison,
             turns,
             drafts: self.setting("drafts").await?.unwrap_or_default(),
+            vaults_to_clear: self.setting("vaults_to_clear").await?.unwrap_or_default(),
             thinking: self.setting("thinking").await?.unwrap_or_default(),
             downloads: self.setting("downloads").await?.unwrap_or_default(),
             speed: self.setting("speed").await?,

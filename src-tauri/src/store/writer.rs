@@ -185,6 +185,7 @@ async fn apply(store: &Store, save: &Save) -> Result<(), StoreError> {
             bytes,
         } => store.set_compared_map(*document, *run, bytes).await,
         Save::Drafts(drafts) => store.set("drafts", drafts).await,
+        Save::VaultsToClear(names) => store.set("vaults_to_clear", names).await,
         Save::Thinking(thinking) => store.set("thinking", thinking).await,
         Save::NoModel(id) => store.forget_model(id).await,
         Save::Downloads(downloads) => store.set("downloads", downloads).await,

@@ -274,6 +274,7 @@ async fn all_saved_state_is_restored_after_a_restart() {
         Save::Downloads(begun.clone()),
         Save::Speed(Speed { product_rate: 2.5 }),
         Save::Drafts(written.clone()),
+        Save::VaultsToClear(vec!["lease.pdf".into()]),
     ]);
     write(folder.path(), saves).await;
 
@@ -293,6 +294,7 @@ async fn all_saved_state_is_restored_after_a_restart() {
         turns,
         conversations,
         drafts,
+        vaults_to_clear,
         thinking,
         downloads,
         speed,
@@ -313,6 +315,7 @@ async fn all_saved_state_is_restored_after_a_restart() {
     assert_eq!(opened, Some(document(3)));
     assert_eq!(turns, [done]);
     assert_eq!(drafts, written);
+    assert_eq!(vaults_to_clear, ["lease.pdf"]);
     assert_eq!((last_document, last_turn, started_before), (3, 5, true));
     assert_eq!(store.map(5).await.expect("read"), Some(map()));
     assert_eq!(store.map(6).await.expect("read"), None);

@@ -432,7 +432,7 @@ export class AppState {
     this.#drafts.delete(place)
   }
 
-  /** What is typed, by place, as far as one can return there. */
+  /** Drafts of the open and of all listed conversations; others cannot be opened again. */
   drafts(): Record<string, string> {
     const open = placeOf(this.#typedIn)
     const places = new Set([open, ...this.conversations.map(({ id }) => placeOf({ document: null, conversation: id }))])

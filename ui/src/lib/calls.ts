@@ -51,8 +51,8 @@ export const openSample = () => call<null>('open_sample')
 /** A conversation without a document; the open one must be empty. */
 export const chat = () => call<null>('chat')
 export const openText = (text: string) => call<null>('open_text', { text })
-/** The conversation stays listed. */
 export const quit = () => call<null>('quit')
+/** The conversation stays listed. */
 export const closeDocument = () => call<null>('close_document')
 export const chooseModel = () => call<null>('choose_model')
 /** Returns them as accepted; opens the model if it changed. */

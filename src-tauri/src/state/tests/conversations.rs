@@ -275,6 +275,18 @@ fn a_deleted_conversation_leaves_nothing_in_the_vaults() {
     story.look();
     story.state.close_document();
     assert_eq!(cleared(&mut story), []);
+    // Of a chat only the turns go, and a document that is opened again keeps its vault.
+    story.state.chat();
+    converse(&mut story, "Who are you?");
+    story.look();
+    story.delete();
+    assert_eq!(cleared(&mut story), [(String::new(), false)]);
+    story.state.open_sample();
+    story.state.delete_conversation(ids[1]).expect("deleted");
+    story.state.open_sample();
+    story.look();
+    story.state.close_document();
+    assert_eq!(cleared(&mut story), []);
 }
 
 /// An added document does not change what another conversation is about.
