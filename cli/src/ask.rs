@@ -129,16 +129,19 @@ pub fn open_documents(paths: &[PathBuf], how: &OpenArguments) -> anyhow::Result<
         return Ok(Document::empty());
     }
     let from_input = |path: &&PathBuf| path.as_os_str() == STANDARD_INPUT;
+    // A named pipe, as the shell's `<(command)`, is read like the standard input.
+    let is_stream = |path: &PathBuf| path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir());
     anyhow::ensure!(
         paths.iter().filter(from_input).count() < 2,
         "the standard input is one document: write --document - once"
     );
     anyhow::ensure!(
-        how.recognise.is_empty() || !paths.iter().any(|path| from_input(&path)),
+        how.recognise.is_empty()
+            || !paths
+                .iter()
+                .any(|path| from_input(&path) || is_stream(path)),
         "scanned pages are recognised in a file: save the document, and give its path"
     );
-    // A named pipe, as the shell's `<(command)`, is read like the standard input.
-    let is_stream = |path: &PathBuf| path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir());
     let open = |path: &PathBuf| {
         let shown = path.display().to_string();
         let password = how.password.as_deref();

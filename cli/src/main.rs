@@ -89,7 +89,9 @@ fn refuse_arguments(refusal: &clap::Error) -> ExitCode {
         let printed = refusal.print().and_then(|()| std::io::stdout().flush());
         return match printed {
             Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-                output::say(&format!("error: the help could not be written: {error}\n"));
+                output::say(&format!(
+                    "error: the output could not be written: {error}\n"
+                ));
                 ExitCode::FAILURE
             }
             _ => ExitCode::SUCCESS,

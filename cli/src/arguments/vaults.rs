@@ -123,7 +123,8 @@ pub struct ReadArguments {
 
 #[derive(Debug, Args)]
 pub struct RemoveArguments {
-    /// The name of a document, whose vaults all go, or the first digits of one vault's key: see `kept vaults list`.
+    /// The name of a document or its path, of which the name counts: all vaults of that name go; or the first digits of one
+    /// vault's key: see `kept vaults list`.
     #[arg(value_name = "DOCUMENT|KEY")]
     pub which: String,
     /// Print one JSON object instead of text.

@@ -43,7 +43,7 @@ fn help_that_cannot_be_written_is_an_error() {
     let said = String::from_utf8_lossy(&run.stderr);
     assert_eq!(run.status.code(), Some(1));
     assert!(
-        said.starts_with("error: the help could not be written"),
+        said.starts_with("error: the output could not be written"),
         "{said}"
     );
 }
