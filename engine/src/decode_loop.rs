@@ -56,8 +56,10 @@ impl DecodeLoop<'_, '_> {
         let mut repetition = Repetition::default();
         self.sampler.reserve(self.max_new_tokens);
         let mut token = self.sampler.next(self.decoder.logits_of(hidden)?)?;
-        let attended = self.votes.end_step(0, token);
-        watch(Event::Attended(&attended));
+        if self.max_new_tokens > 0 {
+            let attended = self.votes.end_step(0, token);
+            watch(Event::Attended(&attended));
+        }
         let finish = loop {
             if tokenizer.is_end(token) {
                 break Finish::End;

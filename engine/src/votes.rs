@@ -168,8 +168,8 @@ impl Votes {
         }
     }
 
-    /// Counts what the prompt's last token attended to, which leads to the answer's first token. It saw all rows, so that
-    /// nothing is counted for heads, of which some rows are evicted.
+    /// Counts what the prompt's last token attended to, which leads to the answer's first token. Not in
+    /// [`Votes::by_head`]: it saw rows that were evicted afterwards.
     pub(super) fn count_last(&mut self, peaks: &[HeadPeak]) {
         for peak in peaks {
             self.count(None, peak.position, peak.probability);

@@ -122,9 +122,8 @@ impl<'m> CpuPrefill<'m> {
         let heads = layer_heads(model, chunk.layer);
         let q_width = heads.q_heads * heads.head_dim;
         let buffers = &mut self.buffers;
-        // The buffer is allocated only if a measurement uses it.
-        let floats = (self.heads.q_heads * chunk.count).min(buffers.log_sum_exp.len());
-        let known = chunk.needed == chunk.count && floats > 0;
+        let floats = self.heads.q_heads * chunk.count;
+        let known = chunk.needed == chunk.count;
         self.attended = if known { chunk.count } else { 0 };
         if chunk.needed == 0 {
             return Ok(());

@@ -127,19 +127,9 @@ impl PrefillPlan {
         }
     }
 
-    /// Floats of `[q_heads, chunk]`: log-sum-exp of a chunk's rows, if attention of all rows or of the last
-    /// ones is needed.
+    /// Floats of `[q_heads, chunk]`: log-sum-exp of a chunk's rows.
     pub fn log_sum_exp(&self) -> usize {
-        let asked = |needs: &Needs| {
-            needs.column_sums
-                || needs.observation_window.is_some()
-                || needs.weighted_window.is_some()
-        };
-        if self.needs.iter().any(asked) {
-            self.row_plan.model.q_heads * self.chunk
-        } else {
-            0
-        }
+        self.row_plan.model.q_heads * self.chunk
     }
 
     /// Floats of one head's kept rows before rounding; 0 without rounding.

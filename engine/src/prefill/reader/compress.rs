@@ -53,12 +53,12 @@ impl Reader<'_> {
         let index = layer.in_policy;
         let name = method.name();
         let _span = tracing::debug_span!("selecting", layer = index, method = name).entered();
-        self.measure(layer, method_index, stop)?;
-        self.score_query_agnostic(layer, method)?;
-        let selection = self.select(layer, method_index, select)?;
         if self.plans.len() == 1 {
             self.attend_last(layer, stop)?;
         }
+        self.measure(layer, method_index, stop)?;
+        self.score_query_agnostic(layer, method)?;
+        let selection = self.select(layer, method_index, select)?;
         let compact = self.backend.keep(Keep::Selection(GatherTask {
             layer: layer.in_model,
             in_policy: index,
@@ -104,7 +104,8 @@ impl Reader<'_> {
         Ok(selection)
     }
 
-    /// Finds the most attended token of each query head for the last token, whose output is the answer's first token.
+    /// Finds the most attended token of each query head for the last token, whose output is the answer's first token. Goes
+    /// before the method's measurements, which use the same buffer.
     fn attend_last(&mut self, layer: GlobalLayer, stop: &Stop) -> Result<(), EngineError> {
         let tokens = self.plans[0].layer_input_tokens(layer.in_policy);
         let measurements = &mut self.measurements;
