@@ -18,10 +18,6 @@ const MIN_DIGITS: usize = 3;
 const MAX_NAMED: usize = 5;
 
 impl Number<'_> {
-    fn digits(&self) -> String {
-        self.groups.concat()
-    }
-
     /// The digits of every sequence of groups: whole numbers and decimals, years of dates, items of a list without spaces.
     fn forms(&self) -> impl Iterator<Item = String> {
         (0..self.groups.len()).flat_map(|first| self.forms_from(first, 1))
@@ -99,9 +95,12 @@ pub(crate) fn without_last(text: &str) -> &str {
     text.trim_end_matches(|c: char| c.is_numeric() || matches!(c, ',' | '.' | '\'' | '\u{2019}'))
 }
 
-/// The digits of each number in a text: `4,150` and `4 150` are `4150`. The number of a list item is none.
-pub(crate) fn digits(text: &str) -> Vec<String> {
-    of(text).iter().map(Number::digits).collect()
+/// Whether one of the numbers of `said` stands in `read`, however it is written: 1140 in "1.140,00". Without numbers in
+/// either there is nothing to differ. The number of a list item is none.
+pub(crate) fn agree(said: &str, read: &str) -> bool {
+    let (said, read) = (of(said), of(read));
+    let known: HashSet<String> = read.iter().flat_map(Number::forms).collect();
+    said.is_empty() || read.is_empty() || said.iter().any(|number| number.stands_in(&known))
 }
 
 /// The numbers of `answer`, as it writes them, that stand in none of `texts`, not as part of another number either. Numbers
@@ -138,11 +137,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_their_digits() {
-        assert_eq!(digits("It cost 4,150 euros, not 3 600."), ["4150", "3600"]);
-        assert_eq!(digits("12) On 28 September, 3.5 m."), ["28", "35"]);
-        assert_eq!(digits("1884. In that winter"), [] as [&str; 0]);
-        assert!(digits("none, at all").is_empty());
+    fn numbers_agree_however_they_are_written() {
+        for (said, read) in [
+            ("It is 1140.", "die Miete beträgt 1.140,00 EUR"),
+            ("$15,960.00", "February,41,15960.00"),
+            ("7. The code is secret.", "The code is 2906."),
+            ("It is secret.", "The code is 2906."),
+            ("The codes are 2906 and 4711.", "The code is 4711."),
+        ] {
+            assert!(agree(said, read), "{said}");
+        }
+        assert!(!agree("It is 4711.", "The code is 2906."));
+        assert!(!agree("It is 140.", "die Miete beträgt 1.141,00 EUR"));
     }
 
     #[test]

@@ -80,6 +80,17 @@ fn word(text: Option<&str>, id: u32) -> String {
     }
 }
 
+/// The word that begins at byte `at` of a text, as [`word`]; empty in the middle of a word.
+fn word_at(text: &str, at: usize) -> String {
+    let (before, after) = text.split_at(text.floor_char_boundary(at));
+    if before.ends_with(char::is_alphanumeric) && after.starts_with(char::is_alphanumeric) {
+        return String::new();
+    }
+    let after = after.trim_start();
+    let end = after.find(|c: char| !c.is_alphanumeric());
+    after[..end.unwrap_or(after.len())].to_lowercase()
+}
+
 /// The passages that have evidence, in the order of the document.
 struct Passages {
     ranges: Vec<Range<usize>>,
@@ -111,17 +122,24 @@ impl Passages {
             let own = || word(text.get(steps[i].said..end), steps[i].token);
             words[&steps[i].token].clone().unwrap_or_else(own)
         };
-        let said: Vec<String> = (0..steps.len()).map(said).collect();
-        let mut occurrences: HashMap<&str, f32> = said.iter().map(|w| (w.as_str(), 0.0)).collect();
+        // A token that begins a word is also that word: "M" of "Mai", which is one token inside a sentence.
+        let said: Vec<[String; 2]> = (0..steps.len())
+            .map(|i| [said(i), word_at(text, steps[i].said)])
+            .collect();
+        let mut occurrences: HashMap<&str, f32> =
+            said.iter().flatten().map(|w| (w.as_str(), 0.0)).collect();
         for token in 0..prompt.document.len() as u32 {
             if let Some(count) = occurrences.get_mut(read(token).as_str()) {
                 *count += 1.0;
             }
         }
         let copies = steps.iter().zip(&said).flat_map(|(step, said)| {
-            let votes = step.votes.iter().filter(|vote| read(vote.0) == *said);
-            let count = occurrences[said.as_str()];
-            votes.map(move |&(token, vote)| (token, step.said, vote / count))
+            let occurrences = &occurrences;
+            step.votes.iter().filter_map(move |&(token, vote)| {
+                let read = read(token);
+                let copied = said.contains(&read);
+                copied.then(|| (token, step.said, vote / occurrences[read.as_str()]))
+            })
         });
         let mut copies: Vec<(u32, usize, f32)> = copies.collect();
         copies.sort_by_key(|&(token, said, _)| (token, said));
@@ -183,9 +201,7 @@ impl Passages {
         let &(passage, most) = order.first()?;
         let is_clear =
             all >= CLEAR_EVIDENCE && most >= all * CLEAR_SHARE && most >= next * CLEAR_LEAD;
-        let read = numbers::digits(&document[self.ranges[passage].clone()]);
-        let said = numbers::digits(&text[said.clone()]);
-        let agree = said.is_empty() || read.is_empty() || said.iter().any(|n| read.contains(n));
+        let agree = numbers::agree(&text[said.clone()], &document[self.ranges[passage].clone()]);
         (is_clear && agree).then_some(passage)
     }
 }
@@ -253,6 +269,9 @@ mod tests {
         assert_ne!(word(None, 1), word(None, 2));
         assert_ne!(word(Some(" "), 1), word(Some("\n"), 2));
         assert_eq!(word(Some(" "), 1), word(Some(" "), 1));
+        assert_eq!(word_at("Mai 2025", 0), "mai");
+        assert_eq!(word_at("Mai 2025", 3), "2025");
+        assert_eq!(word_at("Mai", 1), "");
     }
 
     #[test]
