@@ -140,13 +140,68 @@ fn ordered(turns: &[Turn]) -> Vec<&Turn> {
     turns
 }
 
-/// How an answer was made: model, method, budget.
-fn made(turn: &Turn) -> String {
+/// The passages of an answer as the window lists and numbers them (`ui/src/lib/citations.ts`): of those that are alike, the
+/// first.
+fn listed(turn: &Turn) -> Vec<&Source> {
+    let mut listed: Vec<&Source> = Vec::new();
+    for source in &turn.sources {
+        if number_of(&listed, source).is_none() {
+            listed.push(source);
+        }
+    }
+    listed
+}
+
+/// The number of a passage among those `listed`.
+fn number_of(listed: &[&Source], source: &Source) -> Option<usize> {
+    let words = |source: &Source| source.text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let is_alike = |other: &&Source| {
+        (other.page, &other.document) == (source.page, &source.document)
+            && words(other) == words(source)
+    };
+    Some(listed.iter().position(is_alike)? + 1)
+}
+
+/// The answer with the number of its passage behind each sentence that cites one.
+fn numbered(turn: &Turn, listed: &[&Source]) -> String {
+    let (mut text, mut at) = (String::new(), 0);
+    let mut citations = turn
+        .facts
+        .iter()
+        .flat_map(|facts| &facts.citations)
+        .peekable();
+    for c in turn.answer.chars() {
+        text.push(c);
+        at += c.len_utf16();
+        while let Some(cited) = citations.next_if(|cited| cited.end <= at) {
+            let source = turn.sources.get(cited.source);
+            if let Some(number) = source.and_then(|source| number_of(listed, source)) {
+                let _ = write!(text, " [{number}]");
+            }
+        }
+    }
+    text.trim().to_owned()
+}
+
+/// How an answer was made: model, method, budget; `turns` has the other versions of its question.
+fn made(turn: &Turn, turns: &[Turn]) -> String {
+    let seen = |turn: &Turn| turn.facts.as_ref().map(|facts| facts.turns_seen);
+    let versions = || {
+        let of = turns
+            .iter()
+            .filter(|other| other.first_version() == turn.first_version());
+        of.map(seen)
+    };
+    let follows_up = versions().any(|seen| seen.is_some_and(|seen| seen > 0));
+    let alone = match follows_up && seen(turn) == Some(0) {
+        true => ", without earlier questions",
+        false => "",
+    };
     let chosen = turn.facts.as_ref().and_then(|facts| facts.chosen.as_ref());
     let chosen = chosen.map(|chosen| format!(" ({})", chosen.method));
     let budget = turn.budget.as_ref().map(|budget| format!(", {budget}"));
     format!(
-        "{}, {}{}{}",
+        "{}, {}{}{}{alone}",
         turn.model,
         turn.method,
         chosen.unwrap_or_default(),
@@ -226,7 +281,8 @@ fn markdown(title: &str, conversation: &Loaded) -> String {
         let _ = write!(text, "\nAbout {name}\n");
     }
     for turn in ordered(&conversation.turns) {
-        let answer = turn.answer.trim();
+        let listed = listed(turn);
+        let answer = numbered(turn, &listed);
         let _ = write!(text, "\n## {}\n\n", turn.question);
         if !answer.is_empty() {
             let _ = write!(text, "{answer}\n\n");
@@ -237,17 +293,17 @@ fn markdown(title: &str, conversation: &Loaded) -> String {
         for note in below(turn) {
             let _ = write!(text, "*{note}*\n\n");
         }
-        for source in &turn.sources {
+        for (number, source) in (1..).zip(&listed) {
             let quoted = source.text.trim().replace('\n', "\n> ");
             let place = place(source, &conversation.document.facts.page_noun);
             let separator = if place.is_empty() { "" } else { ", " };
             let _ = write!(
                 text,
-                "> {quoted}\n>\n> *{place}{separator}{} remembered*\n\n",
+                "> [{number}] {quoted}\n>\n> *{place}{separator}{} remembered*\n\n",
                 share(source.kept)
             );
         }
-        let _ = writeln!(text, "*{}*", made(turn));
+        let _ = writeln!(text, "*{}*", made(turn, &conversation.turns));
     }
     text
 }
@@ -262,9 +318,10 @@ fn html(title: &str, conversation: &Loaded) -> String {
     }
     for turn in ordered(&conversation.turns) {
         let _ = writeln!(text, "<h2>{}</h2>", escaped(&turn.question));
-        let answer = turn.answer.trim();
+        let listed = listed(turn);
+        let answer = numbered(turn, &listed);
         if !answer.is_empty() {
-            let _ = writeln!(text, "{}", rendered(answer));
+            let _ = writeln!(text, "{}", rendered(&answer));
         }
         if let Some(missing) = missing(turn) {
             let _ = writeln!(text, "<p><em>{}</em></p>", escaped(missing));
@@ -272,18 +329,19 @@ fn html(title: &str, conversation: &Loaded) -> String {
         for note in below(turn) {
             let _ = writeln!(text, "<p><em>{}</em></p>", escaped(note));
         }
-        for source in &turn.sources {
+        for (number, source) in (1..).zip(&listed) {
             let place = place(source, &conversation.document.facts.page_noun);
             let _ = writeln!(
                 text,
-                "<blockquote><mark style=\"--kept:{:.2}\">{}</mark><br><small>{} {} remembered</small></blockquote>",
+                "<blockquote>[{number}] <mark style=\"--kept:{:.2}\">{}</mark><br><small>{} {} remembered</small></blockquote>",
                 source.kept,
                 escaped(source.text.trim()),
                 escaped(&place),
                 share(source.kept)
             );
         }
-        let _ = writeln!(text, "<p><small>{}</small></p>", escaped(&made(turn)));
+        let made = made(turn, &conversation.turns);
+        let _ = writeln!(text, "<p><small>{}</small></p>", escaped(&made));
     }
     text
 }

@@ -314,6 +314,29 @@ fn what_is_said_below_an_answer_is_exported() {
     let export = |answered: &crate::state::Loaded, name: &str| {
         crate::exported::export(std::path::Path::new(name), "Rent", answered).expect("a format")
     };
+    let turn = &mut answered.turns[0];
+    turn.answer = "Größe: €5. Yes.".into();
+    let facts = turn.facts.as_mut().expect("answered");
+    facts.citations = vec![kept_engine::Citation { end: 10, source: 0 }];
+    facts.turns_seen = 1;
+    let mut again = answered.turns[0].clone();
+    (again.id, again.version_of) = (9, Some(answered.turns[0].id));
+    again.facts.as_mut().expect("answered").turns_seen = 0;
+    answered.turns.push(again);
+    let cited = export(&answered, "/x/a");
+    assert!(cited.contains("\nGröße: €5. [1] Yes.\n"), "{cited}");
+    assert!(cited.contains("\n> [1] "), "{cited}");
+    assert_eq!(
+        cited.matches(", without earlier questions*").count(),
+        1,
+        "{cited}"
+    );
+    let html = export(&answered, "/x/a.html");
+    assert!(
+        html.contains("€5. [1] Yes.") && html.contains("<blockquote>[1] <mark"),
+        "{html}"
+    );
+    answered.turns.truncate(1);
     let facts = answered.turns[0].facts.as_mut().expect("answered");
     facts.finish = Finish::Length;
     facts.notes = vec!["1 & 2 stand nowhere.".into()];
@@ -380,7 +403,7 @@ fn an_exported_conversation_is_imported_as_another_one() {
         text.starts_with("# Rent\n\nAbout sample.txt\n\n## Is 1 < 2"),
         "{text}"
     );
-    assert!(text.contains("\nBecause\n"));
+    assert!(text.contains("\nBecause [1]\n"));
     // An attempt without an answer is left out where another one has it.
     let failed = crate::contract::Turn {
         id: 99,

@@ -276,7 +276,10 @@ fn answered(ticket: u64, text: &str, finish: kept_engine::Finish) -> Reply {
             chosen: None,
             turns_seen: 0,
             turns_kept: None,
-            citations: vec![kept_engine::Citation { end: 2, source: 0 }],
+            citations: vec![kept_engine::Citation {
+                end: text.len(),
+                source: 0,
+            }],
             attended: vec![AttendedFacts {
                 said: 0,
                 cells: vec![(1, 255), (0, 40)],
