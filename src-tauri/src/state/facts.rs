@@ -4,7 +4,7 @@ use kept_engine::{Finish, Note};
 use kept_worker::protocol::AnswerFacts;
 
 use super::doubt::doubt;
-use crate::contract::{self, DocumentFacts, Doubt, Facts, Turn};
+use crate::contract::{self, DocumentFacts, Facts, Turn};
 use crate::messages;
 
 /// The choice of `auto` for a prompt of `tokens` tokens, and its reason, in the page's form. `sample`: the document is
@@ -46,6 +46,10 @@ pub(super) fn is_stored(answer: &AnswerFacts, tokens: Option<usize>) -> bool {
     vault.written || (vault.bytes > 0 && tokens.is_none_or(was_whole))
 }
 
+/// Shorter answers have too little evidence for a doubt: "60" of "sixty instalments" is copied from nowhere, and the first
+/// token saw the whole document.
+const DOUBTFUL_TOKENS: usize = 4;
+
 /// Completes a turn that was answered about `document`; `stored` as [`is_stored`].
 pub(super) fn finish(
     turn: &mut Turn,
@@ -79,11 +83,9 @@ pub(super) fn finish(
         doubt: None,
     };
     let is_chat = document.is_none_or(|document| document.length == 0);
-    if facts.finish == Finish::End && !is_chat && !answer.text.trim().is_empty() {
+    if facts.finish == Finish::End && !is_chat && facts.answer_tokens >= DOUBTFUL_TOKENS {
         let share = rows / facts.prompt_tokens.max(1) as f64;
-        facts.doubt = doubt(share, &facts.citations, &answer.sources)
-            // The first token saw the whole document.
-            .filter(|doubt| *doubt != Doubt::Forgotten || facts.answer_tokens > 1);
+        facts.doubt = doubt(share, &facts.citations, &answer.sources);
     }
     turn.facts = Some(Box::new(facts));
     turn.sources = answer.sources;
