@@ -140,6 +140,8 @@ describe('budget', () => {
     }
     expect(label('1024')).toBe('1,024 rows')
     expect([written(''), written('  '), written('auto')]).toEqual([null, null, null])
+    // A decimal comma.
+    expect([written('0,5 %'), written('1,024')]).toEqual(['0.5 %', '1024'])
     // Unrecognised text goes to the program unchanged, which words the refusal.
     expect(written('ten')).toBe('ten')
   })

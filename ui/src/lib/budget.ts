@@ -8,7 +8,10 @@ export function written(field: string): string | null {
   const text = field.trim()
   if (text === '' || /^auto(matic)?$/i.test(text)) return null
   // As `label` formats rows: `1,024 rows`.
-  return text.replace(/^(\d{1,3}(?:,\d{3})+)\b/, (n) => n.replaceAll(',', '')).replace(/\s*rows?$/i, '')
+  return text
+    .replace(/^(\d{1,3}(?:,\d{3})+)\b/, (n) => n.replaceAll(',', ''))
+    .replace(/^(\d+),(?=\d{1,2}\s*%$)/, '$1.')
+    .replace(/\s*rows?$/i, '')
 }
 
 /** Why a text in its stored form is no budget, whatever the model; null if it may be one. */
