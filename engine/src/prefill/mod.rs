@@ -367,6 +367,9 @@ fn compress_layers(
             in_model,
             in_policy,
         };
+        if methods.len() == 1 {
+            reader.attend_last(layer, stop)?;
+        }
         for (method_index, (method, kept)) in methods.iter().zip(&mut kept).enumerate() {
             let started = Instant::now();
             let select = &mut *kept.select;

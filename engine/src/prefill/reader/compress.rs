@@ -53,9 +53,6 @@ impl Reader<'_> {
         let index = layer.in_policy;
         let name = method.name();
         let _span = tracing::debug_span!("selecting", layer = index, method = name).entered();
-        if self.plans.len() == 1 {
-            self.attend_last(layer, stop)?;
-        }
         self.measure(layer, method_index, stop)?;
         self.score_query_agnostic(layer, method)?;
         let selection = self.select(layer, method_index, select)?;
@@ -106,7 +103,11 @@ impl Reader<'_> {
 
     /// Finds the most attended token of each query head for the last token, whose output is the answer's first token. Goes
     /// before the method's measurements, which use the same buffer.
-    fn attend_last(&mut self, layer: GlobalLayer, stop: &Stop) -> Result<(), EngineError> {
+    pub(in crate::prefill) fn attend_last(
+        &mut self,
+        layer: GlobalLayer,
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
         let tokens = self.plans[0].layer_input_tokens(layer.in_policy);
         let measurements = &mut self.measurements;
         (self.backend).observe(LastRows::Window(LAST_TOKEN), tokens, measurements, stop)?;
