@@ -218,7 +218,10 @@ function watch(paint: Paint): void {
       paintAll()
     })
     const fonts = document.fonts as FontFaceSet | undefined
-    fonts?.addEventListener('loadingdone', () => alive.forEach(moved))
+    // WebKit shows the font a frame after it says so.
+    const settled = () => requestAnimationFrame(() => alive.forEach(moved))
+    fonts?.addEventListener('loadingdone', settled)
+    void fonts?.ready.then(settled)
   }
   alive.set(paint.text, paint)
   sizes.observe(paint.text)
