@@ -186,13 +186,8 @@ fn numbered(turn: &Turn, listed: &[&Source]) -> String {
 /// How an answer was made: model, method, budget; `turns` has the other versions of its question.
 fn made(turn: &Turn, turns: &[Turn]) -> String {
     let seen = |turn: &Turn| turn.facts.as_ref().map(|facts| facts.turns_seen);
-    let versions = || {
-        let of = turns
-            .iter()
-            .filter(|other| other.first_version() == turn.first_version());
-        of.map(seen)
-    };
-    let follows_up = versions().any(|seen| seen.is_some_and(|seen| seen > 0));
+    let is_version = |other: &&Turn| other.first_version() == turn.first_version();
+    let follows_up = turns.iter().filter(is_version).any(|t| seen(t) > Some(0));
     let alone = match follows_up && seen(turn) == Some(0) {
         true => ", without earlier questions",
         false => "",

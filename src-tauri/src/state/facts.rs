@@ -83,7 +83,8 @@ pub(super) fn finish(
         doubt: None,
     };
     let is_chat = document.is_none_or(|document| document.length == 0);
-    if facts.finish == Finish::End && !is_chat && facts.answer_tokens >= DOUBTFUL_TOKENS {
+    let is_short = facts.answer_tokens < DOUBTFUL_TOKENS || answer.text.trim().is_empty();
+    if facts.finish == Finish::End && !is_chat && !is_short {
         let share = rows / facts.prompt_tokens.max(1) as f64;
         facts.doubt = doubt(share, &facts.citations, &answer.sources);
     }
