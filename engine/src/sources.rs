@@ -11,7 +11,7 @@
 //! 22 of 22 with Gemma 3 270M and 80 of 86 with Qwen2.5 1.5B (docs/benchmarks.md, "Passages"). What is clear was chosen on
 //! the same questions with the first two.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use kept_documents::{Document, sentences};
@@ -50,7 +50,7 @@ pub struct Within {
     pub end: usize,
 }
 
-/// The passage that a sentence of the answer stands on.
+/// A passage that a sentence of the answer stands on; a sentence can have several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Citation {
@@ -64,12 +64,14 @@ pub struct Citation {
 const MAX_SOURCES: usize = 3;
 /// A passage with less than this share of the best one's weight is left out.
 const MIN_SHARE_OF_BEST: f32 = 0.25;
-/// Least evidence of a sentence that stands on a passage,
+/// Least evidence of the tokens of a sentence that stand on a passage,
 const CLEAR_EVIDENCE: f32 = 0.3;
 /// least share of it that the passage has,
 const CLEAR_SHARE: f32 = 0.2;
 /// and how many times that of the next passage it has.
 const CLEAR_LEAD: f32 = 1.2;
+/// Least tokens that a further passage of a sentence explains: a name alone is no claim.
+const MIN_CLAIM: usize = 3;
 
 /// What is compared of a token: its text without space and capitals, because the first word of an answer has neither the
 /// space nor the case that it has inside a sentence; without a text, such as a part of a character, its id.
@@ -185,29 +187,53 @@ impl Passages {
         order
     }
 
-    /// The passage that the sentence `said` of the answer, in bytes of its `text`, stands on, if that is clear. A passage
-    /// with numbers, but none of the sentence's, is no source of it.
-    fn of_sentence(&self, document: &str, text: &str, said: &Range<usize>) -> Option<usize> {
-        let mut totals: BTreeMap<usize, f32> = BTreeMap::new();
-        for (at, passage, evidence) in &self.copies {
-            if said.contains(at) {
-                *totals.entry(*passage).or_default() += evidence;
+    /// The passages that the sentence `said` of the answer, in bytes of its `text`, stands on: the one that is clear, then
+    /// for the tokens that were not copied from it the next one that is clear, and so on. A passage with numbers, but none
+    /// of the sentence's, is no source of it.
+    fn of_sentence(&self, document: &str, text: &str, said: &Range<usize>) -> Vec<usize> {
+        let mut copies = self.copies.clone();
+        copies.retain(|(at, ..)| said.contains(at));
+        let mut found = Vec::new();
+        while let Some((passage, tokens)) = clear(&copies) {
+            let words = |passage: usize| &document[self.ranges[passage].clone()];
+            let is_claim = found.is_empty() || tokens.len() >= MIN_CLAIM;
+            if !is_claim || !numbers::agree(&text[said.clone()], words(passage)) {
+                break;
+            }
+            copies.retain(|(at, ..)| !tokens.contains(at));
+            // A repeated line says no more the second time.
+            if found.iter().all(|&other| words(other) != words(passage)) {
+                found.push(passage);
             }
         }
-        let all: f32 = totals.values().sum();
-        let mut order: Vec<(usize, f32)> = totals.into_iter().collect();
-        order.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let next = order.get(1).map_or(0.0, |next| next.1);
-        let &(passage, most) = order.first()?;
-        let is_clear =
-            all >= CLEAR_EVIDENCE && most >= all * CLEAR_SHARE && most >= next * CLEAR_LEAD;
-        let agree = numbers::agree(&text[said.clone()], &document[self.ranges[passage].clone()]);
-        (is_clear && agree).then_some(passage)
+        found
     }
 }
 
+/// The passage that has clearly more of the `copies` than any other that the same tokens were copied from, and those tokens
+/// by the bytes of the answer before them.
+fn clear(copies: &[(usize, usize, f32)]) -> Option<(usize, BTreeSet<usize>)> {
+    let evidence = |of: &dyn Fn(usize) -> bool| {
+        let mut totals: BTreeMap<usize, f32> = BTreeMap::new();
+        for (_, passage, evidence) in copies.iter().filter(|(at, ..)| of(*at)) {
+            *totals.entry(*passage).or_default() += evidence;
+        }
+        totals
+    };
+    let totals = evidence(&|_| true);
+    let all: f32 = totals.values().sum();
+    let (passage, most) = totals.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let own = copies.iter().filter(|copy| copy.1 == passage);
+    let tokens: BTreeSet<usize> = own.map(|copy| copy.0).collect();
+    let mut rivals = evidence(&|at| tokens.contains(&at));
+    rivals.remove(&passage);
+    let next = rivals.into_values().fold(0.0, f32::max);
+    let is_clear = all >= CLEAR_EVIDENCE && most >= all * CLEAR_SHARE && most >= next * CLEAR_LEAD;
+    is_clear.then_some((passage, tokens))
+}
+
 /// The passages that the answer `text` stands on: those of its sentences in their order, then further ones with the most
-/// evidence in descending order; and for each sentence its passage, where that is clear.
+/// evidence in descending order; and for each sentence its passages, where they are clear.
 pub(crate) fn sources(
     document: &Document,
     prompt: &Prompt,
@@ -221,7 +247,7 @@ pub(crate) fn sources(
     let mut begin = 0;
     for sentence in sentences(text) {
         let said = begin..sentence.end;
-        if let Some(passage) = passages.of_sentence(&document.text, text, &said) {
+        for passage in passages.of_sentence(&document.text, text, &said) {
             let known = chosen.iter().position(|&chosen| chosen == passage);
             let source = known.unwrap_or_else(|| {
                 chosen.push(passage);
@@ -285,11 +311,36 @@ mod tests {
             };
             passages.of_sentence(document, text, &(0..text.len()))
         };
-        assert_eq!(source(0, "The code is 4711."), None);
-        assert_eq!(source(1, "The code is 4711."), Some(1));
-        assert_eq!(source(1, "The 2 codes are 2906 and 4711."), Some(1));
-        assert_eq!(source(0, "The code is secret."), Some(0), "no number");
-        assert_eq!(source(2, "Cy has 1."), Some(2), "a number in words");
-        assert_eq!(source(0, "7. The code is secret."), Some(0), "a list item");
+        assert!(source(0, "The code is 4711.").is_empty());
+        assert_eq!(source(1, "The code is 4711."), [1]);
+        assert_eq!(source(1, "The 2 codes are 2906 and 4711."), [1]);
+        assert_eq!(source(0, "The code is secret."), [0], "no number");
+        assert_eq!(source(2, "Cy has 1."), [2], "a number in words");
+        assert_eq!(source(0, "7. The code is secret."), [0], "a list item");
+    }
+
+    #[test]
+    fn each_claim_of_a_sentence_has_its_passage() {
+        let found = |copies: &[(usize, usize, f32)]| {
+            let passages = Passages {
+                ranges: vec![0..1, 1..2, 2..3, 3..4],
+                evidence: vec![0.0; 4],
+                copies: copies.to_vec(),
+            };
+            passages.of_sentence("abcb", "a sentence of an answer", &(0..23))
+        };
+        let one = [(0, 1, 5.0), (2, 1, 5.0), (11, 1, 1.0)];
+        let other = [(11, 0, 0.5), (14, 0, 3.0), (17, 0, 3.0), (20, 0, 3.0)];
+        assert_eq!(found(&[&one[..], &other].concat()), [1, 0]);
+        // As much evidence, but for other tokens.
+        let equal = [(14, 0, 4.0), (17, 0, 4.0), (20, 0, 3.0)];
+        assert_eq!(found(&[&one[..], &equal].concat()).len(), 2);
+        // The same tokens: nothing tells the passages apart.
+        let same = one.map(|(at, _, evidence)| (at, 2, evidence));
+        assert!(found(&[&one[..], &same].concat()).is_empty());
+        // A name alone, and a line that is repeated.
+        assert_eq!(found(&[&one[..], &other[..3]].concat()), [1]);
+        let repeated = other.map(|(at, _, evidence)| (at, 3, evidence));
+        assert_eq!(found(&[&one[..], &repeated].concat()), [1]);
     }
 }

@@ -51,6 +51,19 @@ describe('citations', () => {
     expect(show).toHaveBeenCalledExactlyOnceWith(0)
   })
 
+  it('of one sentence stand side by side in their order', () => {
+    const end = answer.indexOf(' It')
+    const two = of([
+      { end, source: 1 },
+      { end, source: 0 },
+    ])
+    const { answer: said, citations } = cited(two)
+    const root = render(said)
+    withButtons(root, said, citations, two.sources, vi.fn())
+    expect(root.textContent.trim()).toBe('The code is 4711.21 It is old.')
+    expect(withSources(two)).toContain('**4711**. [2] [1] It is old.')
+  })
+
   it('stand behind the unit of a number', () => {
     for (const said of ['It costs 1.248,60 €.', 'It is 12 %, as said.', 'It is 21 °C.']) {
       const root = render(said)

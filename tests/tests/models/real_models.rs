@@ -508,6 +508,34 @@ fn qwen_answers_the_suggested_questions() {
 }
 
 #[test]
+fn qwen_cites_each_claim_of_a_sentence() {
+    let Some((path, _)) = fetched(QWEN) else {
+        return;
+    };
+    let engine = Engine::open(&path).expect("the model opens");
+    let document = Document::open(&document("minutes.md")).expect("a document");
+    let question =
+        "How much was the rent of the hall, and how much did the repair of the timpani cost?";
+    let method = MethodSpec::plain("full");
+    let ask = Ask {
+        max_tokens: 48,
+        ..Ask::new(&document, question, &method)
+    };
+    let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
+    let answer = answer.expect("an answer");
+    let cited = |amount: &str| {
+        let said = answer.text.find(amount).expect(amount);
+        let citation = answer.citations.iter().find(|citation| {
+            citation.end > said && answer.sources[citation.source].text.contains(amount)
+        });
+        citation.unwrap_or_else(|| panic!("{amount}: {:?}", answer.citations))
+    };
+    let (rent, repair) = (cited("2,900"), cited("740"));
+    assert_eq!(rent.end, repair.end, "one sentence: {}", answer.text);
+    assert_ne!(rent.source, repair.source);
+}
+
+#[test]
 fn the_built_in_model_answers_the_suggested_questions() {
     let mini = golden::repository().join("assets/mini.gguf");
     assert_sample(&Engine::open(&mini).expect("the model opens"));

@@ -1195,7 +1195,7 @@ weight: number,
 kept: number, };
 
 /**
- * The passage that a sentence of the answer stands on.
+ * A passage that a sentence of the answer stands on; a sentence can have several.
  */
 export type Citation = { 
 /**
