@@ -210,6 +210,7 @@ impl Effects {
 
     /// Completes all writes to the store and ends the engine.
     pub async fn close(&self) {
+        self.with(AppState::save_running);
         let (told, ended) = oneshot::channel();
         self.order(Order::End(told));
         // An error means that the supervisor task has ended.

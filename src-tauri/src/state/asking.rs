@@ -326,9 +326,14 @@ impl AppState {
         if self.throttle.map.take(now) {
             self.emit_map();
         }
-        if self.throttle.saving.take(now)
-            && let Some(turn) = self.running.as_ref().and_then(|r| r.turn)
-        {
+        if self.throttle.saving.take(now) {
+            self.save_running();
+        }
+    }
+
+    /// Saves what the running answer has so far.
+    pub fn save_running(&mut self) {
+        if let Some(turn) = self.running.as_ref().and_then(|r| r.turn) {
             self.save_turn(turn);
         }
     }

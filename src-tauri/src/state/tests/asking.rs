@@ -170,6 +170,12 @@ fn a_growing_answer_is_saved_about_once_a_second() {
     }
     assert!((3..=4).contains(&saved.len()), "{saved:?}");
     assert!(*saved.last().expect("saved") >= 190, "{saved:?}");
+    // The app closes within the second.
+    story.state.save_running();
+    let last = story.look().iter().any(
+        |effect| matches!(effect, Effect::Save(Save::Turn { turn, .. }) if turn.answer.len() == 300),
+    );
+    assert!(last);
 }
 
 #[test]
