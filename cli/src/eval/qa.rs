@@ -10,7 +10,7 @@ use anyhow::ensure;
 use kept_engine::documents::{Document, sentences};
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::vault::Vaults;
-use kept_engine::{Answer, Ask, Engine, EngineError};
+use kept_engine::{Answer, Ask, Citation, Engine, EngineError};
 use kept_eval::needle::NeedleCell;
 use kept_eval::qa::{QaQuestion, QaScore};
 use serde::Serialize;
@@ -33,7 +33,7 @@ struct CaseJson<'a> {
     right: bool,
     #[serde(flatten)]
     score: Option<QaScore>,
-    /// Whether the passage that the accepted answer stands on holds an accepted answer; `None` if none is clear.
+    /// Whether a passage that the accepted answer stands on holds an accepted answer; `None` if none is clear.
     passage_right: Option<bool>,
 }
 
@@ -73,7 +73,7 @@ struct SummaryRow {
     /// Number of questions that the documents do not answer, and of answers that report this.
     unanswerable: u32,
     rightly_declined: u32,
-    /// Accepted answers that stand on a clear passage, and those whose passage holds an accepted answer.
+    /// Accepted answers that stand on a clear passage, and those one of whose passages holds an accepted answer.
     cited: u32,
     rightly_cited: u32,
     /// Questions without an answer: the document is too long for the model, or the budget too small for the method.
@@ -249,7 +249,7 @@ fn ask(
     }
 }
 
-/// Whether the passage that the first sentence with an accepted answer stands on holds an accepted answer, too.
+/// Whether a passage that the first sentence with an accepted answer stands on holds an accepted answer, too.
 fn passage_right(question: &QaQuestion, answer: &Answer) -> Option<bool> {
     let sentences = sentences(&answer.text);
     let mut accepted = sentences.into_iter().filter(|sentence| {
@@ -257,10 +257,12 @@ fn passage_right(question: &QaQuestion, answer: &Answer) -> Option<bool> {
         question.score(said).included
     });
     let sentence = accepted.next()?;
-    let mut citations = answer.citations.iter();
-    let citation = citations.find(|citation| citation.end == sentence.end)?;
-    let passage = &answer.sources[citation.source].text;
-    Some(question.score(passage).included)
+    let cited = (answer.citations.iter()).filter(|citation| citation.end == sentence.end);
+    let holds = |citation: &Citation| {
+        let passage = &answer.sources[citation.source].text;
+        question.score(passage).included
+    };
+    cited.map(holds).reduce(|a, b| a || b)
 }
 
 /// The summary as a Markdown table.
@@ -285,6 +287,6 @@ fn table(rows: &[SummaryRow]) -> String {
             row.refused,
         );
     }
-    text += "\nRight: share of the answerable questions whose answer includes an accepted one; in brackets where it lies with 95 % confidence. Right passage: of the accepted answers that stand on a clear passage, those whose passage holds an accepted answer.\n";
+    text += "\nRight: share of the answerable questions whose answer includes an accepted one; in brackets where it lies with 95 % confidence. Right passage: of the accepted answers that stand on a clear passage, those one of whose passages holds an accepted answer.\n";
     text
 }
