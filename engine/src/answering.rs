@@ -30,7 +30,7 @@ pub(crate) struct PrefilledPrompt {
     pub(crate) method_bytes: u64,
     /// `[width]`: the last layer's output for the last token, before the final norm.
     pub(crate) hidden: Vec<f32>,
-    /// What it attended to; empty in streaming mode.
+    /// What it attended to.
     pub(crate) last_attended: Vec<HeadPeak>,
     pub(crate) ledger: MemoryLedger,
     /// Seconds of prefill including selection, and of selection alone.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use kept_kernels::argmax;
 use kept_policies::Pos;
 
 /// The most document tokens that are remembered for one token of the answer.
@@ -52,6 +53,17 @@ pub struct HeadPeak {
     pub position: Pos,
     /// Attention to it.
     pub probability: f32,
+}
+
+impl HeadPeak {
+    /// Of the `probabilities` of one query head, whose row `i` has the position `position(i)`.
+    pub(crate) fn of(probabilities: &[f32], position: impl Fn(usize) -> Pos) -> Self {
+        let row = argmax(probabilities);
+        Self {
+            position: position(row),
+            probability: probabilities[row],
+        }
+    }
 }
 
 /// What a KV head attended to during an answer.

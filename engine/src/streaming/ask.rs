@@ -163,7 +163,7 @@ impl Engine {
             cache: streamed.cache,
             map: streamed.map,
             hidden: streamed.hidden,
-            last_attended: Vec::new(),
+            last_attended: streamed.last_attended,
             ledger,
             seconds: started.elapsed().as_secs_f64(),
             selecting: 0.0,

@@ -5,16 +5,16 @@ mod probabilities;
 
 use std::ops::Range;
 
-use kept_kernels::{HeadShape, PrefillAttention, RowStore, Stop};
+use kept_kernels::{HeadShape, LastRows, PrefillAttention, RowStore, Stop, window_scores};
 use kept_models::{Model, RopeTable};
 use kept_policies::{Evict, Pos, Row, StepObservation};
 
 use super::ring::Ring;
-use crate::EngineError;
 use crate::backend::{Backend, HostAttention, HostLayer};
 use crate::compact::CompactLayer;
 use crate::plan::{StreamPlan, TILE};
 use crate::shape::attention_scale;
+use crate::{EngineError, HeadPeak};
 
 /// Parameters of a chunk in a layer.
 pub(super) struct Chunk<'a> {
@@ -169,6 +169,39 @@ impl<'a> ChunkScratch<'a> {
             }
         }
         self.attend_all(chunk, None)
+    }
+
+    /// Adds the most attended token of each query head for the chunk's last token, before the chunk is appended to `kept`.
+    pub(super) fn attend_last(
+        &self,
+        chunk: &Chunk<'_>,
+        kept: &CompactLayer,
+        peaks: &mut Vec<HeadPeak>,
+    ) -> Result<(), EngineError> {
+        let (group, dim) = (self.shape.group(), self.shape.head_dim);
+        for (head, scratch) in self.heads.iter().enumerate() {
+            let tokens = scratch.live + self.count;
+            let task = LastRows {
+                shape: HeadShape::new(group, 1, dim),
+                scale: attention_scale(chunk.model, chunk.layer).of_heads(head * group, group),
+                queries: &scratch.queries[..self.count * group * dim],
+                keys: &scratch.keys,
+                tokens,
+            };
+            let mut probabilities = vec![0.0; group * tokens];
+            window_scores(&task.newest(1).window(), &mut probabilities, chunk.stop)?;
+            let places = match kept.classes.is_some() {
+                true => kept.attended(head).to_vec(),
+                false => kept.kept(head),
+            };
+            let position = |row: usize| match row.checked_sub(scratch.live) {
+                Some(in_chunk) => Pos(chunk.first.0 + in_chunk as u32),
+                None => places[row],
+            };
+            let by_query = probabilities.chunks_exact(tokens);
+            peaks.extend(by_query.map(|probabilities| HeadPeak::of(probabilities, position)));
+        }
+        Ok(())
     }
 
     /// Attention of the chunk over a ring and itself.

@@ -32,7 +32,7 @@ use crate::backend::{self, Backend};
 use crate::compact::{CompactCache, CompactLayer};
 use crate::plan::{LayerKeeps, StreamPlan};
 use crate::prefill::evictor;
-use crate::{EngineError, RetentionMap};
+use crate::{EngineError, HeadPeak, RetentionMap};
 
 use layer::ChunkScratch;
 use ring::Ring;
@@ -76,6 +76,8 @@ pub struct Stream<'a> {
     residual: Vec<f32>,
     /// Tokens read so far.
     seen: usize,
+    /// What the last token attended to, layer by layer.
+    last_attended: Vec<HeadPeak>,
     /// Return the last layer's output of every row instead of the last row of a chunk group.
     every_row: bool,
 }
@@ -90,6 +92,8 @@ pub struct Streamed {
     pub map: RetentionMap,
     /// `[width]`: the last layer's output for the last token, before the final norm.
     pub hidden: Vec<f32>,
+    /// What it attended to, layer by layer.
+    pub last_attended: Vec<HeadPeak>,
 }
 
 impl<'a> Stream<'a> {
@@ -123,6 +127,7 @@ impl<'a> Stream<'a> {
             backend,
             residual: Vec::with_capacity(plan.chunk_group * model.config().width),
             seen: 0,
+            last_attended: Vec::new(),
             every_row: false,
             model,
             evictor: evictor(method.start(&plan.row_plan), &plan.row_plan),
@@ -179,6 +184,7 @@ impl<'a> Stream<'a> {
         let mut residual = std::mem::take(&mut self.residual);
         residual.resize(ids.len() * width, 0.0);
         self.model.embed(ids, &mut residual);
+        self.last_attended.clear();
         for layer in 0..self.layers.len() {
             let last = layer + 1 == self.layers.len();
             let mut pass = self.backend.host_layer(layer, self.plan.chunk);
@@ -209,6 +215,10 @@ impl<'a> Stream<'a> {
                     StreamLayer::State(_) => unreachable!("done above"),
                     StreamLayer::Compressed(own, kept) => {
                         self.scratch.attend(&chunk, kept)?;
+                        if first + count == ids.len() {
+                            let peaks = &mut self.last_attended;
+                            self.scratch.attend_last(&chunk, kept, peaks)?;
+                        }
                         self.scratch.finish(&chunk, &mut *pass, rows)?;
                         let evictor = self.evictor.as_deref_mut();
                         (self.scratch).append_and_evict(&chunk, *own, kept, evictor)?;
@@ -276,6 +286,7 @@ impl<'a> Stream<'a> {
             evictor: self.evictor,
             map,
             hidden,
+            last_attended: self.last_attended,
         }
     }
 }

@@ -556,3 +556,44 @@ fn a_document_beyond_the_context_length_is_streamed() {
         .expect("not snapkv");
     assert!(refusal.to_string().contains("treekv"), "{refusal}");
 }
+
+/// Prefill chooses the first token of an answer in streaming mode, too. Where nothing is evicted, it attends to the same
+/// tokens as in an ordinary prefill, which does not read rows as f16.
+#[test]
+fn the_first_token_has_its_evidence_in_streaming_mode() {
+    let mini = golden::repository().join("assets/mini.gguf");
+    let engine = Engine::open(&mini).expect("the built-in model");
+    let text = "The boats came in at noon. The locker code of Ada Quimby is 4711. ".repeat(3);
+    let document = Document::from_bytes("short.txt", text.into_bytes()).expect("text");
+    for method in ["streaming_llm", "treekv", "ems"] {
+        let method = MethodSpec::plain(method);
+        let attended = |streaming: Streaming| {
+            let ask = Ask {
+                budget: Some("512".parse().expect("rows")),
+                max_tokens: 4,
+                limits: Limits::from(streaming),
+                ..Ask::new(&document, "What is the locker code of Ada Quimby?", &method)
+            };
+            let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
+            let mut tokens = answer.expect("an answer").attended[0].tokens.clone();
+            tokens.sort_by_key(|&(token, _)| token);
+            tokens
+        };
+        let (streamed, expected) = (attended(Streaming::On), attended(Streaming::Off));
+        assert!(!expected.is_empty(), "{}", method.name);
+        assert_eq!(
+            streamed.len(),
+            expected.len(),
+            "{}: {streamed:?} {expected:?}",
+            method.name
+        );
+        for ((token, weight), (other, expected)) in streamed.iter().zip(&expected) {
+            assert_eq!(token, other, "{}", method.name);
+            assert!(
+                (weight - expected).abs() < 0.01,
+                "{}: {weight} {expected}",
+                method.name
+            );
+        }
+    }
+}

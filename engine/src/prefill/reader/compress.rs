@@ -1,6 +1,6 @@
 //! Measurement and selection in a layer after its prefill.
 
-use kept_kernels::{Stop, argmax};
+use kept_kernels::Stop;
 use kept_policies::{
     LowAttention, Method, Observation, ObservationWindow, Pos, Select, Selection, Softmax,
 };
@@ -113,14 +113,8 @@ impl Reader<'_> {
         (self.backend).observe(LastRows::Window(LAST_TOKEN), tokens, measurements, stop)?;
         let positions = self.surviving.positions();
         let heads = self.measurements.window_scores.chunks_exact(tokens);
-        let peaks = heads.map(|probabilities| {
-            let row = argmax(probabilities);
-            let position = positions.map_or(row as u32, |positions| positions[row]);
-            HeadPeak {
-                position: Pos(position),
-                probability: probabilities[row],
-            }
-        });
+        let position = |row| Pos(positions.map_or(row as u32, |positions| positions[row]));
+        let peaks = heads.map(|probabilities| HeadPeak::of(probabilities, position));
         self.last_attended.extend(peaks);
         Ok(())
     }
