@@ -188,15 +188,13 @@ impl Pool {
             shared.next.0.store(items, Ordering::Relaxed);
         }
         shared.finish();
-        if let Err(payload) = mine {
-            resume_unwind(payload);
-        }
+        // Also if this thread panicked: the next work begins without a panic.
         let theirs = shared
             .panic
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        if let Some(payload) = theirs {
+        if let Some(payload) = mine.err().or(theirs) {
             resume_unwind(payload);
         }
     }
@@ -393,5 +391,21 @@ mod tests {
             assert!(failed.is_err());
             assert_eq!(counts(&pool, 9), vec![1; 9]);
         }
+    }
+    #[test]
+    fn panics_on_two_threads_end_one_call_only() {
+        let pool = Pool::new(4);
+        let inside = AtomicUsize::new(0);
+        let failed = catch_unwind(AssertUnwindSafe(|| {
+            pool.for_each_range(50, |_| {
+                inside.fetch_add(1, Ordering::SeqCst);
+                while inside.load(Ordering::SeqCst) < 2 {
+                    std::thread::yield_now();
+                }
+                panic!("both");
+            });
+        }));
+        assert!(failed.is_err());
+        assert_eq!(counts(&pool, 9), vec![1; 9]);
     }
 }
