@@ -18,6 +18,7 @@
 
 use std::sync::Arc;
 
+use super::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use super::{Base, own_and_base};
 use crate::methods::random::{GOLDEN_RATIO, uniform};
 use crate::options::{FROM_1, Range, SEED, options};
@@ -62,6 +63,15 @@ options! {
 fn build(values: &[(String, String)]) -> Result<Arc<dyn Method>, PolicyError> {
     let (p, base) = own_and_base(&INFO, values)?;
     let options = Options::read(&p)?;
+    let cap = [DECODE_CAP, DECODE_EVERY, DECODE_W].map(|option| option.name);
+    if let Some((name, value)) = base.iter().find(|(name, _)| cap.contains(&&**name)) {
+        return Err(PolicyError::ConflictingSettings {
+            method: INFO.name,
+            first: format!("base={}", p.given("base").unwrap_or("snapkv")),
+            second: format!("{name}={value}"),
+            why: "it merges what its base evicts, and the cap is not part of the base",
+        });
+    }
     let base = options.base.build(&base)?;
     Ok(Arc::new(Cam {
         base,

@@ -248,6 +248,9 @@ fn what_cannot_be_is_refused_in_one_sentence() {
     );
     let said = refused("cam", "base=pyramidinfer,variant=faithful", 1500);
     assert!(said.contains("variant=budgeted"), "{said}");
+    let error = build("cam", &set("base=h2o,decode_cap=64")).err();
+    let said = error.expect("refused").to_string();
+    assert!(said.contains("decode_cap=64"), "{said}");
     let said = refused("kvzip", "sinks=8", 8);
     assert!(said.contains("at least 9 rows"), "{said}");
 
