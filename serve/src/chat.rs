@@ -48,11 +48,14 @@ impl Server {
         conversation: Conversation,
     ) -> Result<Question, ApiError> {
         let settings = &self.settings;
-        let mut files = request.documents.clone();
-        let named = conversation.files.into_iter();
-        files.extend(named.filter(|id| !request.documents.contains(id)));
+        let mut files: Vec<String> = Vec::new();
+        for id in request.documents.iter().cloned().chain(conversation.files) {
+            if !files.contains(&id) {
+                files.push(id);
+            }
+        }
         Ok(Question {
-            document: self.files.documents(&files)?,
+            documents: self.files.documents(&files)?,
             turns: conversation.turns,
             question: conversation.question,
             method: request.method(&settings.method)?,

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Json;
-use axum::extract::multipart::MultipartRejection;
+use axum::extract::multipart::{Field, MultipartRejection};
 use axum::extract::{Multipart, Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use kept_documents::{Document, DocumentError, MAX_SOURCE_BYTES, Recognition};
+use kept_engine::kernels::format_bytes;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
@@ -16,8 +17,13 @@ use tokio::sync::watch;
 use crate::error::ApiError;
 use crate::{Server, response};
 
-/// Bytes of all files together.
+/// Bytes of the texts of all files together.
 const MAX_TOTAL_BYTES: u64 = 2 * MAX_SOURCE_BYTES;
+const TOO_LARGE: ApiError = ApiError::TooLarge {
+    most: MAX_TOTAL_BYTES,
+};
+/// Bytes of a part of the form other than the file.
+const MAX_FIELD_BYTES: u64 = 4096;
 
 /// An uploaded document.
 struct File {
@@ -54,32 +60,33 @@ impl Files {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The document `ids` as one text; empty without ids.
+    /// The documents `ids`, one for each.
     ///
     /// # Errors
     /// [`ApiError::NoFile`].
-    pub(crate) fn documents(&self, ids: &[String]) -> Result<Document, ApiError> {
+    pub(crate) fn documents(&self, ids: &[String]) -> Result<Vec<Arc<Document>>, ApiError> {
         let files = self.lock();
         let document = |id: &String| {
             let file = files.get(id).ok_or_else(|| ApiError::NoFile(id.clone()))?;
-            Ok(Document::clone(&file.document))
+            Ok(file.document.clone())
         };
-        let found: Vec<Document> = ids.iter().map(document).collect::<Result<_, ApiError>>()?;
-        Ok(if found.is_empty() {
-            Document::empty()
-        } else {
-            Document::join(found)
-        })
-    }
-
-    fn bytes(&self) -> u64 {
-        let files = self.lock();
-        files.values().map(|file| file.document.source_bytes).sum()
+        ids.iter().map(document).collect()
     }
 
     /// Adds a document whose name and bytes have the hash `uploaded`. Each upload has an id of its own.
-    fn add(&self, uploaded: Sha256, document: Document, purpose: String) -> Value {
+    ///
+    /// # Errors
+    /// [`ApiError::TooLarge`].
+    fn add(
+        &self,
+        uploaded: Sha256,
+        document: Document,
+        purpose: String,
+    ) -> Result<Value, ApiError> {
         let mut files = self.lock();
+        if bytes(&files) + document.text.len() as u64 > MAX_TOTAL_BYTES {
+            return Err(TOO_LARGE);
+        }
         let number = files
             .values()
             .map(|file| file.number + 1)
@@ -96,8 +103,38 @@ impl Files {
         let id = format!("file-{}", digits.collect::<String>());
         let object = file.object(&id);
         files.insert(id, file);
-        object
+        Ok(object)
     }
+}
+
+/// Bytes of the texts of all files.
+fn bytes(files: &BTreeMap<String, File>) -> u64 {
+    files
+        .values()
+        .map(|file| file.document.text.len() as u64)
+        .sum()
+}
+
+/// The bytes of a part; `None` if there are more than `most`.
+async fn bytes_of(mut part: Field<'_>, most: u64) -> Result<Option<Vec<u8>>, ApiError> {
+    let mut bytes = Vec::new();
+    while let Some(piece) = part.chunk().await? {
+        if (bytes.len() + piece.len()) as u64 > most {
+            return Ok(None);
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(Some(bytes))
+}
+
+/// The text of the part `param`.
+async fn text_of(part: Field<'_>, param: &'static str) -> Result<String, ApiError> {
+    let bytes = bytes_of(part, MAX_FIELD_BYTES).await?;
+    let bytes = bytes.ok_or_else(|| ApiError::Invalid {
+        param,
+        what: format!("{param} has more than {}", format_bytes(MAX_FIELD_BYTES)),
+    })?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// A file to be read, as a client sends it.
@@ -140,25 +177,17 @@ pub(crate) async fn upload(
     let mut form = form.map_err(|_| ApiError::NoForm)?;
     let (mut file, mut purpose) = (None, "user_data".to_owned());
     let mut upload = Upload::default();
-    while let Some(mut part) = form.next_field().await? {
+    while let Some(part) = form.next_field().await? {
         match (part.name(), part.file_name().map(ToOwned::to_owned)) {
             (Some("file"), Some(name)) => {
-                let left = MAX_TOTAL_BYTES.saturating_sub(server.files.bytes());
-                let mut bytes = Vec::new();
-                while let Some(piece) = part.chunk().await? {
-                    if (bytes.len() + piece.len()) as u64 > left.min(MAX_SOURCE_BYTES) {
-                        return Err(ApiError::TooLarge {
-                            most: MAX_TOTAL_BYTES,
-                        });
-                    }
-                    bytes.extend_from_slice(&piece);
-                }
-                file = Some((name, bytes));
+                let left = MAX_TOTAL_BYTES.saturating_sub(bytes(&server.files.lock()));
+                let read = bytes_of(part, left.min(MAX_SOURCE_BYTES)).await?;
+                file = Some((name, read.ok_or(TOO_LARGE)?));
             }
-            (Some("purpose"), None) => purpose = part.text().await?,
-            (Some("password"), None) => upload.password = Some(part.text().await?),
+            (Some("purpose"), None) => purpose = text_of(part, "purpose").await?,
+            (Some("password"), None) => upload.password = Some(text_of(part, "password").await?),
             (Some("recognise"), None) => {
-                let languages = part.text().await?;
+                let languages = text_of(part, "recognise").await?;
                 upload.languages = languages.split('+').map(str::to_owned).collect();
             }
             _ => {}
@@ -184,7 +213,7 @@ pub(crate) async fn upload(
     let document = decoded
         .await
         .map_err(|error| ApiError::Bug(error.to_string()))??;
-    Ok(Json(server.files.add(hash, document, purpose)))
+    server.files.add(hash, document, purpose).map(Json)
 }
 
 /// `GET /v1/files`: the newest first.
@@ -211,8 +240,8 @@ pub(crate) async fn content(
     State(server): State<Arc<Server>>,
     Path(id): Path<String>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let document = server.files.documents(&[id])?;
-    Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], document.text))
+    let text = server.files.documents(&[id])?[0].text.clone();
+    Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], text))
 }
 
 /// `DELETE /v1/files/{id}`

@@ -77,7 +77,7 @@ struct Server {
 /// far.
 ///
 /// # Errors
-/// If the listener cannot be used.
+/// If the listener cannot be used, or a GPU was lost: the engine then answers nothing.
 pub fn serve(
     engine: Engine,
     listener: TcpListener,
@@ -93,18 +93,22 @@ pub fn serve(
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let server = Arc::new(Server {
-            queue: Queue::start(engine),
+            queue: Queue::start(engine, stop.clone()),
             files: Files::default(),
             started: response::now(),
             settings,
         });
         let router = router(&server, address);
-        let ending = ended(server, stop.clone());
+        let ending = ended(server.clone(), stop.clone());
         let serving = axum::serve(listener, router).with_graceful_shutdown(ending);
         tokio::select! {
-            served = async { serving.await } => served,
-            () = async { requested(stop).await; sleep(LAST_WORDS).await } => Ok(()),
+            served = async { serving.await } => served?,
+            () = async { requested(stop).await; sleep(LAST_WORDS).await } => {}
         }
+        server
+            .queue
+            .lost()
+            .map_or(Ok(()), |lost| Err(io::Error::other(lost)))
     })
 }
 

@@ -22,8 +22,9 @@ fn invalid(what: impl Into<String>) -> ApiError {
 }
 
 impl Conversation {
-    /// Instructions (`system`, `developer`) stand before the first question: Kept's prompt begins with the document.
-    /// Messages of the same side in a row are one.
+    /// Instructions (`system`, `developer`) stand before the next question, and after the last one if none follows: Kept's
+    /// prompt begins with the document. Messages of the same side in a row are one, also around an empty answer, such
+    /// as one that only calls a tool.
     ///
     /// # Errors
     /// If the last message is not the user's, an answer comes first, or a message is not text.
@@ -38,7 +39,10 @@ impl Conversation {
                 "user" => {
                     if let Some(answer) = answer.take() {
                         let asked = question.take().unwrap_or_default();
-                        found.turns.extend(Turn::new(&asked, &answer));
+                        match Turn::new(&asked, &answer) {
+                            Some(turn) => found.turns.push(turn),
+                            None => question = Some(asked),
+                        }
                     }
                     let before = question.take().into_iter().chain(instructions.drain(..));
                     let texts: Vec<String> = before.chain([text]).collect();
@@ -61,7 +65,10 @@ impl Conversation {
             }
         }
         found.question = match (question, answer) {
-            (Some(question), None) => question,
+            (Some(question), None) => {
+                let texts: Vec<String> = [question].into_iter().chain(instructions).collect();
+                joined(&texts)
+            }
             (Some(_), Some(_)) => {
                 return Err(invalid(
                     "the last message is an answer: end with one of the user",
@@ -135,6 +142,21 @@ mod tests {
             files: vec!["file-1".to_owned()],
             turns: vec![turn],
             question: "Who signs?\n\nAnd when?".to_owned(),
+        };
+        assert_eq!(found, Ok(expected));
+    }
+
+    #[test]
+    fn nothing_that_was_said_is_lost() {
+        let found = conversation(serde_json::json!([
+            {"role": "user", "content": "Who signs?"},
+            {"role": "assistant", "content": null},
+            {"role": "user", "content": "And when?"},
+            {"role": "system", "content": "Be brief."},
+        ]));
+        let expected = Conversation {
+            question: "Who signs?\n\nAnd when?\n\nBe brief.".to_owned(),
+            ..Conversation::default()
         };
         assert_eq!(found, Ok(expected));
     }

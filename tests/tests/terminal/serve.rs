@@ -128,6 +128,21 @@ impl Server {
         (status, value)
     }
 
+    /// Asks without waiting for the answer.
+    fn begin(&self, request: &Value) -> TcpStream {
+        let body = request.to_string();
+        let mut client = TcpStream::connect(&self.address).expect("it listens");
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            self.address,
+            self.token,
+            body.len()
+        );
+        client.write_all(head.as_bytes()).expect("sent");
+        client
+    }
+
     fn upload(&self, name: &str, bytes: &[u8]) -> (u16, Value) {
         self.upload_with(name, bytes, &[])
     }
@@ -367,9 +382,8 @@ fn several_clients_are_answered_in_turn() {
     });
 }
 
-/// A client that goes away while its document is read: the next question does not wait for it.
-#[test]
-fn a_client_that_goes_away_ends_its_question() {
+/// A server that takes minutes to read the document of this id.
+fn slow_server() -> (Server, String) {
     let server = Server::start(&[
         "--streaming",
         "on",
@@ -381,25 +395,59 @@ fn a_client_that_goes_away_ends_its_question() {
     let book = golden_sample().repeat(400);
     let (status, file) = server.upload("book.txt", book.as_bytes());
     assert_eq!(status, 200);
-    let id = file["id"].as_str().expect("an id");
+    let id = file["id"].as_str().expect("an id").to_owned();
+    (server, id)
+}
+
+/// A client that goes away while its document is read: the next question does not wait for it.
+#[test]
+fn a_client_that_goes_away_ends_its_question() {
+    let (server, id) = slow_server();
     for stream in [true, false] {
-        let request = json!({"messages": [user(QUESTION)], "documents": [id], "stream": stream});
-        let body = request.to_string();
-        let mut gone = TcpStream::connect(&server.address).expect("it listens");
-        let head = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-            server.address,
-            server.token,
-            body.len()
-        );
-        gone.write_all(head.as_bytes()).expect("sent");
+        let gone = server.begin(&json!({
+            "messages": [user(QUESTION)], "documents": [id], "stream": stream,
+        }));
         // Reading begins; all of the book would take minutes.
         std::thread::sleep(std::time::Duration::from_millis(500));
         drop(gone);
     }
     let answer = server.ask(&json!({"messages": [user("Who are you?")], "max_tokens": 2}));
     assert_eq!(answer["usage"]["completion_tokens"], 2, "{answer}");
+}
+
+/// More clients than may wait go away while one is answered.
+#[test]
+fn clients_that_went_away_do_not_wait() {
+    let (server, id) = slow_server();
+    let request = json!({"messages": [user(QUESTION)], "documents": [id]});
+    let answered = server.begin(&request);
+    let pause = || std::thread::sleep(std::time::Duration::from_millis(500));
+    pause();
+    let gone: Vec<TcpStream> = (0..40).map(|_| server.begin(&request)).collect();
+    pause();
+    drop(gone);
+    pause();
+    std::thread::scope(|scope| {
+        let asked = json!({"messages": [user("Who are you?")], "max_tokens": 2});
+        let answer = scope.spawn(|| server.ask(&{ asked }));
+        pause();
+        drop(answered);
+        let answer = answer.join().expect("no panic");
+        assert_eq!(answer["usage"]["completion_tokens"], 2, "{answer}");
+    });
+}
+
+#[test]
+fn a_document_is_asked_about_once() {
+    let server = Server::start(&[]);
+    let id = server.sample();
+    let tokens = |documents: Value| {
+        let request = json!({
+            "messages": [user(QUESTION)], "documents": documents, "max_tokens": 1,
+        });
+        server.ask(&request)["usage"]["prompt_tokens"].clone()
+    };
+    assert_eq!(tokens(json!([id, id])), tokens(json!([id])));
 }
 
 /// Ctrl-C and SIGTERM while a document is read that takes minutes.
@@ -639,6 +687,13 @@ fn a_picture_no_form_a_port_in_use_no_origin_and_a_short_token_are_refused() {
     assert_eq!(
         (status, &error["error"]["code"]),
         (400, &json!("unreadable_document"))
+    );
+    let long = "x".repeat(5000);
+    let (status, error) = server.upload_with("a.txt", b"text", &[("purpose", &long)]);
+    let sentence = error["error"]["message"].as_str().expect("a sentence");
+    assert!(
+        status == 400 && sentence.contains("purpose has more than 4.0 KiB"),
+        "{sentence}"
     );
     let (status, error) = server.send("POST", "/v1/files", &[], b"no form");
     let error: Value = serde_json::from_str(&error).expect("JSON");
