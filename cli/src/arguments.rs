@@ -112,13 +112,13 @@ const MAX_THREADS: usize = 1024;
 #[derive(Debug, Args)]
 pub struct EngineArguments {
     /// A GGUF file, `mini` for the built-in model, or the name of a model on this computer (`kept models list`)
-    /// [default: the choice of `kept models use`, otherwise the best one found on this computer, otherwise mini; bench,
-    /// logits: mini].
+    /// [default: mini for bench and logits; for others the choice of `kept models use`, otherwise the best one found on
+    /// this computer, otherwise mini].
     #[arg(long, value_name = "FILE|NAME|mini")]
     pub model: Option<String>,
     /// Compression method, with parameters in brackets if any: 'snapkv[w=8,sinks=0]'; `kept methods` lists them. With
-    /// auto, method and budget are chosen for model, document and memory by measured fidelity [default: auto; bench and
-    /// logits, which have no auto: snapkv].
+    /// auto, method and budget are chosen for model, document and memory by measured fidelity [default: snapkv for
+    /// bench and logits, which have no auto; for others auto].
     #[arg(long, value_parser = offered::METHODS_OR_AUTO, hide_possible_values = true)]
     pub method: Option<String>,
     /// Parameters of the method, as name=value[,name=value]; values in the brackets of --method take precedence.
@@ -129,7 +129,7 @@ pub struct EngineArguments {
     #[arg(long, allow_hyphen_values = true)]
     pub budget: Option<String>,
     /// Type of the kept rows: f32, f16, q8_0 or q4_0 (rotated by a Hadamard matrix). With a quantised type, the first
-    /// and last rows of a prompt and the newest rows of the answer stay f16 [default: f16; logits: f32].
+    /// and last rows of a prompt and the newest rows of the answer stay f16 [default: f16; for logits f32].
     #[arg(
         long,
         value_name = "TYPE",

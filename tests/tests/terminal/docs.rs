@@ -138,7 +138,15 @@ fn every_name_in_json_is_documented() {
     let qa = qa.to_str().expect("a path");
     let method = ["--budgets", "25%", "--methods", "snapkv,ems"];
     let needle = ["--lengths", "512", "--depths", "50", "--repeats", "1"];
-    let commands: [Vec<&str>; 5] = [
+    let text = ["--data", document, "--lengths", "64,128"];
+    let folder = tempfile::tempdir().expect("a folder");
+    let asked = folder.path().join("documents");
+    std::fs::create_dir(&asked).expect("a folder");
+    std::fs::copy(document, asked.join("sample.txt")).expect("a copy");
+    let line = r#"{"document": "sample.txt", "question": "Who is Ann Quorvin?", "answers": []}"#;
+    std::fs::write(folder.path().join("questions.jsonl"), line).expect("a question");
+    let questions = folder.path().to_str().expect("a path");
+    let commands: [Vec<&str>; 7] = [
         [
             &["ask"],
             &about[..],
@@ -148,7 +156,16 @@ fn every_name_in_json_is_documented() {
         [&["map"], &about[..], &["--budget", "25%"]].concat(),
         [&["compare"], &about[..], &method].concat(),
         [&["eval", "needle", "--data", qa], &method[..], &needle].concat(),
-        vec!["bench", "--prompt-tokens", "64", "--decode-tokens", "4"],
+        [&["eval", "qa", "--data", questions], &method[..]].concat(),
+        [&["eval", "perplexity", "--methods", "treekv"], &text[..]].concat(),
+        vec![
+            "bench",
+            "--kernels",
+            "--prompt-tokens",
+            "64",
+            "--decode-tokens",
+            "4",
+        ],
     ];
     for command in commands {
         let json = ["--json", "--model", "mini"];
