@@ -237,25 +237,25 @@ pub(crate) fn find(name: &str) -> Option<&'static Architecture> {
     ARCHITECTURES.iter().find(|a| a.name == name)
 }
 
-/// The names of all rows for error messages; those that add letters to another one, or digits to one without, stand
-/// behind it, such as `qwen3 (moe, vl), gemma (2, 3)`.
-pub(crate) fn supported() -> String {
-    let names = || ARCHITECTURES.iter().map(|a| a.name);
-    let added = |name: &'static str, to: &str| {
-        let letters = name.strip_prefix(to)?;
-        let digit = |c: char| c.is_ascii_digit();
-        let is_variant = !letters.contains(digit) || !to.ends_with(digit);
-        (!letters.is_empty() && is_variant).then_some(letters)
+/// What an error message says instead of the architecture `name`: the supported ones of its family, whose names begin
+/// with the same letters, and how many others there are.
+pub(crate) fn instead_of(name: &str) -> String {
+    let letters = |name: &str| -> String {
+        let letters = name.chars().take_while(char::is_ascii_alphabetic);
+        letters.collect::<String>().to_ascii_lowercase()
     };
-    let shown = names().filter(|name| !names().any(|other| added(name, other).is_some()));
-    let with_more = shown.map(|name| {
-        let more: Vec<&str> = names().filter_map(|other| added(other, name)).collect();
-        match more.is_empty() {
-            true => name.to_owned(),
-            false => format!("{name} ({})", more.join(", ")),
-        }
-    });
-    with_more.collect::<Vec<_>>().join(", ")
+    let own = letters(name);
+    let is_kin = |other: &&str| {
+        let other = letters(other);
+        own.len() > 1 && (other.starts_with(&own) || own.starts_with(&other))
+    };
+    let names = ARCHITECTURES.iter().map(|a| a.name);
+    let family: Vec<&str> = names.filter(is_kin).collect();
+    let others = ARCHITECTURES.len() - family.len();
+    match family.is_empty() {
+        true => format!("{others} others are, and the guide lists them"),
+        false => format!("supported: {} and {others} others", family.join(", ")),
+    }
 }
 
 #[cfg(test)]
@@ -268,15 +268,37 @@ mod tests {
         for name in ["gemma9", "qwen9", "Llama", ""] {
             assert!(find(name).is_none(), "{name}");
         }
-        for architecture in ARCHITECTURES {
-            let all = supported();
-            let is_shown = |shown: &str| architecture.name.starts_with(shown);
-            assert!(all.split([',', ' ']).any(is_shown), "{}", architecture.name);
+    }
+
+    #[test]
+    fn refusals_name_the_family_of_an_architecture() {
+        let all = ARCHITECTURES.len();
+        for (name, says) in [
+            ("Llama4", format!("supported: llama and {} others", all - 1)),
+            (
+                "glm5",
+                format!("supported: glm4, glm4moe and {} others", all - 2),
+            ),
+            (
+                "granite9",
+                format!(
+                    "supported: granite, granitemoe, granitehybrid and {} others",
+                    all - 3
+                ),
+            ),
+            (
+                "olmo9",
+                format!("supported: olmo2, olmoe and {} others", all - 2),
+            ),
+            ("", format!("{all} others are, and the guide lists them")),
+            ("g", format!("{all} others are, and the guide lists them")),
+            ("9", format!("{all} others are, and the guide lists them")),
+            (
+                "bert",
+                format!("{all} others are, and the guide lists them"),
+            ),
+        ] {
+            assert_eq!(instead_of(name), says, "{name}");
         }
-        assert!(supported().contains("qwen3 (moe, vl, vlmoe, next), "));
-        assert!(supported().contains("gemma (2, 3, 4), "));
-        assert!(
-            supported().contains("ernie4_5 (-moe), ") && supported().contains(", qwen35 (moe), ")
-        );
     }
 }

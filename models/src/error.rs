@@ -53,8 +53,8 @@ pub enum ModelError {
         parts: u64,
         name: String,
     },
-    #[error("the model's architecture is {name:?}, which is not supported; supported: {supported}")]
-    UnsupportedArchitecture { name: String, supported: String },
+    #[error("the model's architecture is {name:?}, which is not supported; {instead}")]
+    UnsupportedArchitecture { name: String, instead: String },
     #[error(
         "tensor {tensor} is of type {name}, which is not supported; supported: {}: choose another quantisation of this model",
         supported_types()

@@ -141,7 +141,7 @@ fn architecture_of(gguf: &Gguf) -> Result<(&str, &'static Architecture), ModelEr
         Some(architecture) => Ok((name, architecture)),
         None => Err(ModelError::UnsupportedArchitecture {
             name: name.to_owned(),
-            supported: architecture::supported(),
+            instead: architecture::instead_of(name),
         }),
     }
 }
