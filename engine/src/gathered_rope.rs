@@ -68,8 +68,14 @@ impl GatheredRope {
         kept_kernels::rotate(x, heads, head_dim, cos, sin, self.pairing);
     }
 
-    /// Rotates queries `x [rows, heads, head_dim]` and applies the model's factor on queries.
-    pub(crate) fn rotate_queries(&self, x: &mut [f32], heads: usize, rows: Range<usize>) {
+    /// Rotates queries `x [rows, heads, head_dim]` and applies the factors on queries of the layer with table `rope`.
+    pub(crate) fn rotate_queries(
+        &self,
+        rope: &RopeTable,
+        x: &mut [f32],
+        heads: usize,
+        rows: Range<usize>,
+    ) {
         let row = (x.len() / rows.len().max(1)).max(1);
         self.rotate(x, heads, rows.clone());
         for (x, &scale) in x.chunks_exact_mut(row).zip(&self.query_scales[rows]) {
@@ -77,5 +83,6 @@ impl GatheredRope {
                 x.iter_mut().for_each(|x| *x *= scale);
             }
         }
+        rope.scale_queries(x);
     }
 }

@@ -165,8 +165,8 @@ impl MeasurementBuffers {
         found.map_or_else(Vec::new, |(_, moments)| moments.sums())
     }
 
-    /// Computes the result of `request` for [`MeasurementBuffers::found`]. `rope` is the model's table, if it rotates
-    /// this layer.
+    /// Computes the result of `request` for [`MeasurementBuffers::found`]. `rope` is the layer's table, if the model
+    /// rotates it.
     pub fn finish(&mut self, request: ExpectedQueriesRequest, rope: Option<&RopeTable>) {
         if let Some(rope) = rope
             && !self
@@ -181,7 +181,7 @@ impl MeasurementBuffers {
         let rotation = rotations.find(|(p, _)| *p == request.positions);
         let mut moments = self.moments.iter_mut();
         if let Some((_, moments)) = moments.find(|(other, _)| same_moments(*other, request)) {
-            moments.finish(rotation.map(|(_, rotation)| rotation));
+            moments.finish(rotation.map(|(_, rotation)| rotation).zip(rope));
         }
     }
 

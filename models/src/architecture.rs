@@ -91,6 +91,8 @@ pub(crate) enum QkNorm {
     None,
     /// Of each head.
     Heads,
+    /// Of each head, after RoPE instead (`config/norm_after_rope.rs`).
+    HeadsAfterRope,
     /// Of each head, in files that have them.
     HeadsInSome,
     /// Of all heads of a token together.

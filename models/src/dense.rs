@@ -106,6 +106,7 @@ impl Model {
         match (config.architecture.pre_norm, config.architecture.qk_norm) {
             (false, _) => Err("layers without a norm before attention"),
             (true, QkNorm::Together) => Err("norms over several heads"),
+            (true, QkNorm::HeadsAfterRope) => Err("norms after RoPE"),
             (true, QkNorm::None | QkNorm::Heads | QkNorm::HeadsInSome) => Ok(()),
         }
     }

@@ -112,8 +112,13 @@ impl Attention {
             let [k, v] = ["attn_k", "attn_v"].map(|part| matrix(part, kv_width, width));
             [matrix("attn_q", q_rows, width)?, k?, v?].map(Some)
         };
+        let after_rope = config.norms_after_rope.get(layer);
         let norm = |part, width| match architecture.qk_norm {
             QkNorm::None => Ok(None),
+            QkNorm::HeadsAfterRope => Ok(Some(match (part, after_rope) {
+                ("attn_k_norm", Some(norms)) => norms.key.clone(),
+                _ => vec![1.0; kind.head_dim],
+            })),
             QkNorm::Heads => weights::vector(gguf, &weight(part), kind.head_dim).map(Some),
             QkNorm::HeadsInSome => weights::optional_vector(gguf, &weight(part), kind.head_dim),
             QkNorm::Together => weights::vector(gguf, &weight(part), width).map(Some),

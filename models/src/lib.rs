@@ -40,8 +40,8 @@ mod weights;
 pub use architecture::Activation;
 pub use chat_template::{ChatTemplate, Message, RENDERING};
 pub use config::{
-    Config, ExpertCounts, LatentShape, LayerCache, LayerKind, LayerRotation, LongRope, OpenOptions,
-    QueryScale, RopeChoice, RopeConfig, RopeScaling, Yarn,
+    Config, ExpertCounts, LatentShape, LayerCache, LayerKind, LayerRotation, LongRope,
+    NormAfterRope, OpenOptions, QueryScale, RopeChoice, RopeConfig, RopeScaling, Yarn,
 };
 pub use decoder::RowScratch;
 pub use dense::{DenseLayer, DenseWeights, FileLayer};

@@ -281,10 +281,18 @@ fn name_of(gguf: &Gguf, path: &Path) -> String {
 fn refuse_unknown_tensors(gguf: &Gguf, config: &Config) -> Result<(), ModelError> {
     let blocks = config.kinds.iter().map(|kind| kind.blocks.last() + 1).max();
     let mut block_tensors = vec![Vec::new(); blocks.unwrap_or(0)];
+    // Read only if the file declares its width.
+    let shares = config
+        .experts
+        .is_some_and(|counts| counts.shared_ffn.is_some());
     for kind in &config.kinds {
         let mixer = Some(IsRecurrent(kind.is_recurrent()));
         let feed_forward = Some(HasExperts(kind.experts));
-        let tensors = |mixer, ffn| config.architecture.block_tensors(mixer, ffn);
+        let tensors = |mixer, ffn| {
+            let mut names = config.architecture.block_tensors(mixer, ffn);
+            names.retain(|name| shares || !name.contains("_shexp."));
+            names
+        };
         match kind.blocks.feed_forward {
             Some(block) if block == kind.blocks.mixer => {
                 block_tensors[block] = tensors(mixer, feed_forward);

@@ -17,6 +17,8 @@
 //!
 //! The engine determines the position of each row; a slot of a compact KV cache is not a position.
 
+use std::sync::Arc;
+
 use kept_kernels::Pairing;
 
 use crate::config::{Config, LayerKind, LayerRotation, QueryScale, RopeConfig};
@@ -36,12 +38,16 @@ pub struct RopeTable {
     magnitude: f64,
     /// Factor on rotated queries, by position.
     query_scale: Option<QueryScale>,
+    /// `[head_dim]`: factors on the elements of a rotated query.
+    query_factors: Option<Arc<Vec<f32>>>,
     /// `[positions, dims / 2]`
-    cos: Vec<f32>,
+    cos: Arc<Vec<f32>>,
     /// `[positions, dims / 2]`
-    sin: Vec<f32>,
+    sin: Arc<Vec<f32>>,
     /// `[layers]`
     kinds: Vec<LayerKind>,
+    /// `[layers]`: the table with each layer's factors on queries; empty without them.
+    of_layers: Vec<RopeTable>,
     /// The table of sliding-window layers, if they have their own.
     of_windows: Option<Box<RopeTable>>,
 }
@@ -72,6 +78,11 @@ impl RopeTable {
             ..RopeTable::build(rope, head_dim, tokens, positions)
         };
         let mut table = make(&config.rope, config.head_dim);
+        let of_layers = config.norms_after_rope.iter().map(|norm| RopeTable {
+            query_factors: Some(Arc::clone(&norm.query)),
+            ..table.clone()
+        });
+        table.of_layers = of_layers.collect();
         table.kinds.clone_from(&config.kinds);
         let turned = |kind: &&LayerKind| kind.rotation == LayerRotation::WindowRope;
         let window_dim = config.kinds.iter().find(turned).map(|kind| kind.head_dim);
@@ -90,15 +101,14 @@ impl RopeTable {
             frequencies: rope.frequencies(tokens),
             magnitude: rope.magnitude,
             query_scale: None,
-            cos: vec![0.0; positions * half],
-            sin: vec![0.0; positions * half],
+            query_factors: None,
+            cos: Arc::default(),
+            sin: Arc::default(),
             kinds: Vec::new(),
+            of_layers: Vec::new(),
             of_windows: None,
         };
-        let (mut cos, mut sin) = (
-            std::mem::take(&mut table.cos),
-            std::mem::take(&mut table.sin),
-        );
+        let (mut cos, mut sin) = (vec![0.0; positions * half], vec![0.0; positions * half]);
         let block = STEPS * half;
         let unfilled = &table;
         let angles = |pos: usize| (0..half).map(move |pair| unfilled.angle(pos, pair));
@@ -114,7 +124,7 @@ impl RopeTable {
                 }
             }
         }
-        (table.cos, table.sin) = (cos, sin);
+        (table.cos, table.sin) = (Arc::new(cos), Arc::new(sin));
         table
     }
 
@@ -125,7 +135,7 @@ impl RopeTable {
     pub fn of_layer(&self, layer: usize) -> Option<&RopeTable> {
         match self.kinds[layer].rotation {
             LayerRotation::None => None,
-            LayerRotation::Rope => Some(self),
+            LayerRotation::Rope => Some(self.of_layers.get(layer).unwrap_or(self)),
             LayerRotation::WindowRope => self.of_windows.as_deref(),
         }
     }
@@ -239,7 +249,7 @@ impl RopeTable {
         kept_kernels::rotate(x, heads, self.head_dim, cos, sin, self.pairing);
     }
 
-    /// Rotates queries `x [rows, heads, head_dim]` as [`Self::rotate_rows`] does, and applies the model's factor on
+    /// Rotates queries `x [rows, heads, head_dim]` as [`Self::rotate_rows`] does, and applies the model's factors on
     /// queries.
     ///
     /// # Panics
@@ -252,6 +262,18 @@ impl RopeTable {
                 x.iter_mut().for_each(|x| *x *= factor);
             }
         }
+        self.scale_queries(x);
+    }
+
+    /// Applies the layer's factors on the elements of rotated queries to `x [heads, head_dim]`.
+    pub fn scale_queries(&self, x: &mut [f32]) {
+        if let Some(factors) = &self.query_factors {
+            for x in x.chunks_exact_mut(self.head_dim) {
+                x.iter_mut()
+                    .zip(&**factors)
+                    .for_each(|(x, factor)| *x *= factor);
+            }
+        }
     }
 
     /// The factor on rotated queries at a position; 1 in most models.
@@ -259,7 +281,7 @@ impl RopeTable {
         self.query_scale.map_or(1.0, |scale| scale.at(position))
     }
 
-    /// Rotates a query `x [heads, head_dim]` to position `pos` and applies the model's factor on queries.
+    /// Rotates a query `x [heads, head_dim]` to position `pos` and applies the model's factors on queries.
     ///
     /// # Panics
     /// As [`Self::rotate_at`].
@@ -269,6 +291,7 @@ impl RopeTable {
         if factor != 1.0 {
             x.iter_mut().for_each(|x| *x *= factor);
         }
+        self.scale_queries(x);
     }
 
     /// Rotates `x [heads, head_dim]` to position `pos`.

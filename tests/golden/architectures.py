@@ -13,6 +13,7 @@ import json
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MethodType
 
 import gguf
 import numpy as np
@@ -22,6 +23,7 @@ from safetensors.numpy import save as serialise
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 from transformers.models.llama.modeling_llama import repeat_kv
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 import tiny
 from hf_logits import draw_ids, logits
@@ -63,7 +65,8 @@ class Shape:
                 "olmo3": "olmo2", "lfm2_moe": "lfm2moe", "granitemoeshared": "granitemoe",
                 "granitemoehybrid": "granitehybrid", "ernie4_5_moe": "ernie4_5-moe", "cohere": "command-r",
                 "deepseek_v2": "deepseek2", "glm4_moe_lite": "deepseek2", "glm4_moe": "glm4moe", "qwen2_moe": "qwen2moe",
-                "qwen3_next": "qwen3next", "minimax_m2": "minimax-m2"}.get(self.arch, self.arch)
+                "qwen3_next": "qwen3next", "minimax_m2": "minimax-m2", "hunyuan_v1_dense": "hunyuan-dense",
+                "hunyuan_v1_moe": "hunyuan-moe"}.get(self.arch, self.arch)
 
     @property
     def seed(self) -> int:
@@ -140,6 +143,11 @@ COHERE = {"rope_parameters": PLAIN, "logit_scale": 0.25, "layer_norm_eps": 1e-5,
 COHERE_KEYS = {"logit_scale": 0.25, "attention.layer_norm_epsilon": 1e-5}
 
 
+# Hunyuan stretches the base of RoPE by a fixed factor, and converters write the result.
+STRETCHED = {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 1.0, "alpha": 50.0}}
+STRETCHED_KEYS = {"rope.freq_base": 10_000.0 * 50.0 ** (16 / 14), "rope.scaling.type": "none", "rope.scaling.factor": 1.0}
+
+
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": False}
 EXPERT_KEYS = {"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 24}
 
@@ -181,6 +189,9 @@ SHAPES = [
                        "routed_scaling_factor": 1.5}, name="glm4moe", tied=False,
           keys=EXPERT_KEYS | {"rope.dimension_count": 8, "leading_dense_block_count": 1, "expert_shared_count": 2,
                               "expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 1.5}),
+    Shape("hunyuan_v1_dense", STRETCHED, name="hunyuan-dense", keys=STRETCHED_KEYS),
+    Shape("hunyuan_v1_moe", STRETCHED | {"num_experts": 6, "moe_topk": 2}, name="hunyuan-moe", hidden=24,
+          keys=STRETCHED_KEYS | EXPERT_KEYS | {"expert_shared_feed_forward_length": 24, "expert_shared_count": 1}),
     Shape("seed_oss", {"rope_parameters": PLAIN, "attention_bias": True, "attention_out_bias": False}, tied=False),
     Shape("internlm2", {"rope_parameters": PLAIN}, heads=2, kv_heads=1, tied=False),
     Shape("minicpm", GRANITE | {"attention_multiplier": 0.25, "rope_parameters": PLAIN | {
@@ -329,7 +340,7 @@ SHAPES = [
                                              "expert_shared_feed_forward_length": 40, "expert_shared_count": 1,
                                              "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_group_count": 1}),
 ]
-CLASSES = {"arcee": "Arcee", "qwen2_moe": "Qwen2Moe", "olmoe": "Olmoe", "minimax_m2": "MiniMaxM2", "glm4_moe": "Glm4Moe",
+CLASSES = {"arcee": "Arcee", "hunyuan_v1_dense": "HunYuanDenseV1", "hunyuan_v1_moe": "HunYuanMoEV1", "qwen2_moe": "Qwen2Moe", "olmoe": "Olmoe", "minimax_m2": "MiniMaxM2", "glm4_moe": "Glm4Moe",
            "qwen3_next": "Qwen3Next", "gemma": "Gemma", "llama": "Llama", "internlm2": "Llama", "exaone": "Llama", "minicpm": "Granite",  # of the same arithmetic
            "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "glm4": "Glm4", "seed_oss": "SeedOss", "exaone4": "Exaone4", "cohere": "Cohere", "cohere2": "Cohere2", "ernie4_5": "Ernie4_5",
            "ernie4_5_moe": "Ernie4_5_Moe", "deepseek_v2": "DeepseekV2", "glm4_moe_lite": "Glm4MoeLite", "mixtral": "Mixtral", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText",
@@ -403,6 +414,8 @@ PARTS = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.
          "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
          "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
          "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+         "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm", "mlp.gate.wg": "ffn_gate_inp",
+         "mlp.shared_mlp.gate_proj": "ffn_gate_shexp", "mlp.shared_mlp.up_proj": "ffn_up_shexp", "mlp.shared_mlp.down_proj": "ffn_down_shexp",
          "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
          "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b"}
 LFM2_PARTS = {"operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "self_attn.out_proj": "attn_output",
@@ -806,6 +819,13 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         mistakes |= {f"no {x} bias": each(f"{x}_proj.bias", 0.0) for x in ("q", "k", "v")}
     if shape.arch in ("glm4_moe", "minimax_m2", "qwen3_next"):
         mistakes["every number rotated"] = inv_freq("inv_freq", lambda m: 10 * m.model.rotary_emb.inv_freq)
+    if shape.arch.startswith("hunyuan"):
+        mistakes |= {f"no {x} norm": each(f"{x}_layernorm.weight", 1.0) for x in ("query", "key")}
+        mistakes["norms before RoPE"] = lambda m: [normed_first(x.self_attn) for x in m.model.layers]
+        mistakes["base not stretched"] = inv_freq("inv_freq", lambda m: plain)
+    if shape.arch == "hunyuan_v1_moe":
+        mistakes["one expert less"] = lambda m: [setattr(x.mlp.gate, "top_k", 1) for x in m.model.layers]
+        mistakes["no expert for every token"] = each("shared_mlp.down_proj", 0.0)
     if shape.arch == "arcee":
         mistakes["not squared"] = lambda m: [setattr(x.mlp, "act_fn", torch.nn.ReLU()) for x in m.model.layers]
     if shape.arch == "gemma":
@@ -933,6 +953,12 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         shown[what] = float(np.median(np.abs(wrong - right[-32:]).max(axis=-1) / np.abs(right[-32:]).max(axis=-1)))
     print("   mistakes show as", {k: round(v, 4) for k, v in shown.items()})
     assert not shown or min(shown.values()) > 5e-3, shown
+
+
+def normed_first(attention) -> None:
+    """Gives Hunyuan's attention its norms before RoPE, as Qwen 3 has them."""
+    attention.q_norm, attention.k_norm, attention.sliding_window = attention.query_layernorm, attention.key_layernorm, None
+    attention.forward = MethodType(Qwen3Attention.forward, attention)
 
 
 def apart(shape: Shape, rule) -> None:

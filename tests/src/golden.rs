@@ -61,7 +61,7 @@ pub fn model(stem: &str) -> PathBuf {
 }
 
 /// The tiny models of `golden/architectures`, by file stem: one for each architecture.
-pub const ARCHITECTURES: [&str; 45] = [
+pub const ARCHITECTURES: [&str; 47] = [
     "arcee",
     "llama-bias-yarn",
     "qwen2",
@@ -72,6 +72,8 @@ pub const ARCHITECTURES: [&str; 45] = [
     "minimax-m2",
     "glm4",
     "glm4moe",
+    "hunyuan-dense",
+    "hunyuan-moe",
     "seed_oss",
     "exaone4",
     "exaone4-windows",

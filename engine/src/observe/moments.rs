@@ -100,8 +100,11 @@ impl QueryMoments {
         assert!(triangles.is_empty(), "sums of the same shape");
     }
 
-    /// Computes the statistics, rotated by `rotation` if the model rotates the layer.
-    pub fn finish(&mut self, rotation: Option<&MeanRotation>) -> Option<ExpectedQueries<'_>> {
+    /// Computes the statistics; if the model rotates the layer, rotated, and with the factors on queries of its table.
+    pub fn finish(
+        &mut self,
+        rotation: Option<(&MeanRotation, &RopeTable)>,
+    ) -> Option<ExpectedQueries<'_>> {
         let shape = self.shape?;
         let (dim, n) = (shape.head_dim, self.rows.max(1) as f64);
         for (mean, sum) in self.mean.iter_mut().zip(&self.sums) {
@@ -120,17 +123,17 @@ impl QueryMoments {
                 }
             }
         }
-        if let Some(rotation) = rotation {
-            rotation.rows(&mut self.mean, dim);
+        if let Some((rotation, rope)) = rotation {
+            rotation.rows(rope, &mut self.mean, dim);
             // R C R^T: rotate every row of C, transpose (C is symmetric), rotate every row again.
             for covariance in self.covariance.chunks_exact_mut(dim * dim) {
-                rotation.rows(covariance, dim);
+                rotation.rows(rope, covariance, dim);
                 for i in 0..dim {
                     for j in 0..i {
                         covariance.swap(i * dim + j, j * dim + i);
                     }
                 }
-                rotation.rows(covariance, dim);
+                rotation.rows(rope, covariance, dim);
             }
         }
         Some(self.found())
@@ -180,10 +183,11 @@ impl MeanRotation {
         }
     }
 
-    /// Rotates every row of `x [rows, head_dim]`.
-    fn rows(&self, x: &mut [f32], head_dim: usize) {
+    /// Rotates every row of `x [rows, head_dim]` and applies a layer's factors on rotated queries.
+    fn rows(&self, rope: &RopeTable, x: &mut [f32], head_dim: usize) {
         let rows = x.len() / head_dim;
         kept_kernels::rotate(x, rows, head_dim, &self.cos, &self.sin, self.pairing);
+        rope.scale_queries(x);
     }
 }
 

@@ -177,8 +177,8 @@ impl<'a> ReconstructionPass<'a> {
         let rows_of_stream = &self.residual[stream.clone()];
         view.layer
             .project(rows_of_stream, [&mut *q, &mut *k, &mut *v], stop)?;
-        if self.rope.of_layer(layer.layer).is_some() {
-            (self.gathered_rope).rotate_queries(q, heads.q_heads, rows.clone());
+        if let Some(rope) = self.rope.of_layer(layer.layer) {
+            (self.gathered_rope).rotate_queries(rope, q, heads.q_heads, rows.clone());
             self.gathered_rope.rotate(k, heads.kv_heads, rows.clone());
         }
         scratch.keys.copy_in(end + rows.start, k);

@@ -115,6 +115,13 @@ pub(super) const COHERE: Architecture = Architecture {
     ..PLAIN
 };
 
+pub(super) const HUNYUAN: Architecture = Architecture {
+    // Hunyuan: 0.5B, 1.8B, 4B, 7B. Converters write the stretched base of RoPE.
+    name: "hunyuan-dense",
+    qk_norm: QkNorm::HeadsAfterRope,
+    ..PLAIN
+};
+
 pub(super) const LFM2: Architecture = Architecture {
     // LFM2 and LFM2.5.
     name: "lfm2",

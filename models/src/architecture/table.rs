@@ -2,7 +2,7 @@
 
 use kept_kernels::Pairing;
 
-use super::bases::{COHERE, ERNIE, GEMMA2, GRANITE, LFM2, LLAMA, NEMOTRON, PLAIN, QWEN35};
+use super::bases::{COHERE, ERNIE, GEMMA2, GRANITE, HUNYUAN, LFM2, LLAMA, NEMOTRON, PLAIN, QWEN35};
 use super::{
     Activation, Architecture, Part, QkNorm, Recurrence, Router, Shared, Sliding, WindowRope,
 };
@@ -85,6 +85,14 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         router: Router::Declared,
         shared_expert: Shared::Counted,
         ..PLAIN
+    },
+    HUNYUAN,
+    Architecture {
+        // Hunyuan with experts: A13B.
+        name: "hunyuan-moe",
+        experts: Part::Required,
+        shared_expert: Shared::Plain,
+        ..HUNYUAN
     },
     Architecture {
         // Seed-OSS: 36B.

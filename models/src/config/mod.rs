@@ -6,12 +6,14 @@ mod experts;
 mod keys;
 mod latent;
 mod layers;
+mod norm_after_rope;
 mod read;
 mod recurrent;
 mod rope;
 mod rope_choice;
 
 pub use latent::LatentShape;
+pub use norm_after_rope::NormAfterRope;
 pub use rope::{LongRope, RopeConfig, RopeScaling, Yarn};
 pub use rope_choice::RopeChoice;
 
@@ -72,6 +74,8 @@ pub struct Config {
     pub activation: Activation,
     /// RoPE constants.
     pub rope: RopeConfig,
+    /// `[layers]`: norms of queries and keys after RoPE; empty in most models.
+    pub norms_after_rope: Vec<NormAfterRope>,
     /// RoPE constants of sliding-window layers, if they differ.
     pub window_rope: Option<RopeConfig>,
     /// Sliding window declared in the metadata but not applied, because llama.cpp does not apply it either.

@@ -2,7 +2,10 @@
 
 use super::keys::{Keys, MAX_COUNT, bad, missing, missing_tensor};
 use super::layers::{self, Heads, Layers};
-use super::{Config, LayerRotation, OpenOptions, QueryScale, experts, latent, recurrent, rope};
+use super::{
+    Config, LayerRotation, OpenOptions, QueryScale, experts, latent, norm_after_rope, recurrent,
+    rope,
+};
 use crate::ModelError;
 use crate::architecture::{self, Architecture, Part, Sliding, WindowRope};
 use crate::gguf::Gguf;
@@ -31,7 +34,7 @@ impl Config {
         layers::refuse_all_sliding(&keys, &windows)?;
         let heads = Heads::read(&keys, architecture, width, &windows)?;
         let (q_heads, global) = (heads.q_heads, heads.global);
-        let (rope, context) =
+        let (mut rope, context) =
             rope::read(&keys, architecture, global.head_dim, context, options.rope)?;
         let latent = latent::shape(&keys, architecture, global.head_dim, rope.dims)?;
         let slides = windows.iter().any(Option::is_some);
@@ -52,6 +55,8 @@ impl Config {
             windows,
             blocks,
         };
+        let norms_after_rope =
+            norm_after_rope::read(&keys, architecture, &layers.blocks, &heads, &mut rope)?;
         Ok(Config {
             architecture,
             layers: count,
@@ -80,6 +85,7 @@ impl Config {
             residual_scale: multipliers.residual.unwrap_or(1.0),
             logit_scale: logit_scale(&keys, architecture, multipliers.logits)?,
             query_scale: query_scale(&keys, architecture, context)?,
+            norms_after_rope,
             attention_cap: cap(&keys, "attn_logit_softcapping", architecture.attention_cap)?,
             logit_cap: cap(&keys, "final_logit_softcapping", architecture.logit_cap)?,
             activation: architecture.activation,

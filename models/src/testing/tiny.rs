@@ -359,7 +359,7 @@ impl TinyLlama {
             }
             let norms = match own.qk_norm {
                 QkNorm::None | QkNorm::HeadsInSome => None,
-                QkNorm::Heads => Some([self.head_dim; 2]),
+                QkNorm::Heads | QkNorm::HeadsAfterRope => Some([self.head_dim; 2]),
                 QkNorm::Together => Some([q, kv]),
             };
             if let Some([of_q, of_k]) = norms {

@@ -11,7 +11,7 @@ use kept_models::{
     RopeTable,
 };
 
-const ALL: [&str; 42] = [
+const ALL: [&str; 44] = [
     "llama",
     "arcee",
     "qwen2",
@@ -23,6 +23,8 @@ const ALL: [&str; 42] = [
     "qwen3vlmoe",
     "glm4",
     "glm4moe",
+    "hunyuan-dense",
+    "hunyuan-moe",
     "seed_oss",
     "internlm2",
     "minicpm",
@@ -202,6 +204,8 @@ fn missing_and_unknown_tensors_of_architectures_are_named() {
         ("qwen3next", "ffn_gate_inp_shexp.weight"),
         ("glm4moe", "post_attention_norm.weight"),
         ("minimax-m2", "exp_probs_b.bias"),
+        ("hunyuan-dense", "attn_q_norm.weight"),
+        ("hunyuan-moe", "ffn_up_shexp.weight"),
     ] {
         let name = format!("blk.1.{part}");
         let mut writer = tiny(arch).writer();

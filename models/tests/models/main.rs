@@ -3,6 +3,7 @@
 mod architectures;
 mod decoder;
 mod families;
+mod hunyuan;
 mod latent;
 mod lenient;
 mod ollama;

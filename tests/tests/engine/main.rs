@@ -4,6 +4,7 @@ mod attention;
 mod conversation_vault;
 mod conversations;
 mod evictions;
+mod expected_queries;
 mod fidelity;
 mod numbers;
 mod reading;

@@ -280,7 +280,7 @@ fn naive_stream(
 }
 
 /// Models with different GQA groups, RoPE scalings, soft caps, sliding windows, layers without RoPE, attention sinks,
-/// recurrent layers, scaled queries and declared factors. Models whose RoPE depends on the text length are excluded: in
+/// recurrent layers, scaled queries, norms after RoPE and declared factors. Models whose RoPE depends on the text length are excluded: in
 /// streaming mode that length is the number of ranks.
 fn models() -> Vec<(String, Model)> {
     let small = ["group2-llama3-tied", "group4-linear-untied"];
@@ -296,6 +296,7 @@ fn models() -> Vec<(String, Model)> {
         "olmo3",
         "lfm2",
         "granitehybrid",
+        "hunyuan-dense",
         "deepseek_v2",
         "glm4_moe_lite",
     ];

@@ -115,8 +115,15 @@ fn logits_are_those_of_full_attention_with_a_mask() {
         "group4-linear-untied",
     ];
     let llamas = llamas.map(|stem| (stem, open(&golden::model(stem))));
-    // Sliding windows, soft caps, layers without RoPE, scaled RoPE and partial RoPE.
-    let others = ["gemma2", "gemma3", "smollm3", "phi-4-mini", "qwen3"];
+    // Sliding windows, soft caps, layers without RoPE, scaled RoPE, partial RoPE, norms after RoPE.
+    let others = [
+        "gemma2",
+        "gemma3",
+        "smollm3",
+        "phi-4-mini",
+        "qwen3",
+        "hunyuan-dense",
+    ];
     let others = others.map(|stem| (stem, open(&Unpacked::architecture(stem).path())));
     for (stem, model) in llamas.into_iter().chain(others) {
         let ids = ids(&model);

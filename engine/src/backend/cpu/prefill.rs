@@ -238,7 +238,7 @@ impl PrefillBackend for CpuPrefill<'_> {
             (None, ..) => {}
             (Some(rope), Some(positions), Some(gathered_rope)) => {
                 gathered_rope.set_positions(rope, positions.iter().map(|&p| p as usize));
-                gathered_rope.rotate_queries(q, q_heads, 0..count);
+                gathered_rope.rotate_queries(rope, q, q_heads, 0..count);
                 gathered_rope.rotate(k, kv_heads, 0..count);
             }
             (Some(rope), ..) => {

@@ -271,8 +271,7 @@ impl Reader<'_> {
         let tokens = plan.layer_input_tokens(layer.in_policy);
         let (backend, measurements) = (&mut self.backend, &mut self.measurements);
         if let Some(request) = needs.expected_queries.filter(|_| !self.scored) {
-            let rotated = self.input.rope.of_layer(layer.in_model).is_some();
-            let rope = rotated.then_some(self.input.rope);
+            let rope = self.input.rope.of_layer(layer.in_model);
             measurements.measured.finish(request, rope);
         }
         if let Some(window) = needs.weighted_window
