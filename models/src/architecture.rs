@@ -121,6 +121,8 @@ pub(crate) enum Shared {
     Plain,
     /// The file declares how many times as wide as another expert it is.
     Counted,
+    /// The same, but as wide as this key says, in files that have it: `expert_shared_feed_forward_length`.
+    CountedWidths,
 }
 
 /// How the scores of experts become weights.
@@ -134,7 +136,8 @@ pub(crate) enum Router {
     BiasedSoftmax,
     /// The sigmoid of each score, divided by the sum of those chosen. `exp_probs_b` is added for the choice only.
     Sigmoid,
-    /// One of the last two, as the file declares; also whether there is a division, and an `exp_probs_b`.
+    /// One of the last two, as the file declares; also whether there is a division, an `exp_probs_b`, and groups of
+    /// experts.
     Declared,
 }
 

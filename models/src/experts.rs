@@ -4,7 +4,8 @@
 //! scores = router * x [+ bias]        S = the highest `used` scores, w = softmax over S
 //!                                     LFM2: p = sigmoid(scores), S = the highest `used` p + bias, w = p / sum of S
 //!                                     ERNIE 4.5: the same with p = softmax(scores)
-//!                                     DeepSeek: either of these; the file says whether w is divided by the sum
+//!                                     DeepSeek: either of these; the file says whether w is divided by the sum, and
+//!                                     from how many groups of experts S is: those whose two highest p + bias sum to most
 //!                                     OLMoE: p = softmax(scores), S = the highest `used` p, w = p
 //! residual += [shared expert(x)], or [sigmoid(shared router * x) * shared expert(x)]
 //! residual += sum over e in S:  w[e] * (down[e] * (activation(gate[e] * x [+ bias]) * (up[e] * x [+ bias])) [+ bias])
@@ -22,7 +23,7 @@ use kept_kernels::{QuantisedRows, Stop, Stopped, add_assign, softmax};
 use crate::ModelError;
 use crate::architecture::{Router, Shared};
 use crate::arithmetic::{activate, hidden_layer, multiply, scale, sigmoid};
-use crate::config::{Config, ExpertCounts};
+use crate::config::{Config, ExpertCounts, ExpertGroups};
 use crate::gguf::Gguf;
 use crate::weights::{self, Floats};
 
@@ -35,6 +36,8 @@ pub(crate) struct Experts {
     weighting: Router,
     /// Whether the weights of a token's experts sum to one before the factor.
     normalised: bool,
+    /// The groups that a token's experts are chosen from.
+    groups: Option<ExpertGroups>,
     /// `[experts]` of `[ffn, width]`; empty if the activation has no gate.
     gate: Vec<MappedMatrix>,
     up: Vec<MappedMatrix>,
@@ -158,6 +161,7 @@ impl Experts {
             },
             weighting: counts.router,
             normalised: counts.normalised,
+            groups: counts.groups,
             gate,
             up,
             down,
@@ -272,7 +276,11 @@ impl Experts {
                 Router::Sigmoid => scores.iter_mut().for_each(|x| *x = sigmoid(*x)),
             }
             let first = choices.len();
+            let chosen = (self.groups).map(|groups| chosen_groups(groups, scores, bias));
             for (expert, &score) in scores.iter().enumerate() {
+                if chosen.is_some_and(|chosen| !chosen.contains(expert)) {
+                    continue;
+                }
                 let weight = score + bias(expert);
                 let better = |choice: &Routing| weight > choice.weight;
                 let place = choices[first..].iter().position(better);
@@ -359,6 +367,59 @@ impl SharedExpert {
         add_assign(residual, added);
         Ok(())
     }
+}
+
+/// Groups that a row's experts are chosen from.
+#[derive(Clone, Copy)]
+struct ChosenGroups {
+    /// Experts of a group.
+    each: usize,
+    /// Bit `n` is that of group `n`.
+    bits: u64,
+}
+
+impl ChosenGroups {
+    /// Whether an expert is in one of them.
+    fn contains(self, expert: usize) -> bool {
+        self.bits >> (expert / self.each) & 1 == 1
+    }
+}
+
+/// The groups whose two highest `scores + bias` have the highest sums. Of equal sums the first groups are chosen.
+fn chosen_groups(
+    groups: ExpertGroups,
+    scores: &[f32],
+    bias: impl Fn(usize) -> f32,
+) -> ChosenGroups {
+    let each = scores.len() / groups.all;
+    let mut sums = [0.0; ExpertGroups::MOST];
+    let sums = &mut sums[..groups.all];
+    for (group, sum) in sums.iter_mut().enumerate() {
+        let [mut highest, mut second] = [f32::NEG_INFINITY; 2];
+        for (expert, score) in scores.iter().enumerate().skip(group * each).take(each) {
+            let score = score + bias(expert);
+            if score > highest {
+                (highest, second) = (score, highest);
+            } else if score > second {
+                second = score;
+            }
+        }
+        *sum = highest + second;
+    }
+    let mut chosen = ChosenGroups { each, bits: 0 };
+    for _ in 0..groups.used {
+        let left = (0..groups.all).filter(|group| chosen.bits >> group & 1 == 0);
+        let better = |best: usize, group: usize| {
+            if sums[group] > sums[best] {
+                group
+            } else {
+                best
+            }
+        };
+        let best = left.reduce(better).expect("fewer are used than there are");
+        chosen.bits |= 1 << best;
+    }
+    chosen
 }
 
 /// Adds the bias of `expert`, `[len]`, to each row of `x [rows, len]`.

@@ -64,7 +64,7 @@ class Shape:
         return {"mixtral": "llama", "gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "ministral3": "mistral3",
                 "olmo3": "olmo2", "lfm2_moe": "lfm2moe", "granitemoeshared": "granitemoe",
                 "granitemoehybrid": "granitehybrid", "ernie4_5_moe": "ernie4_5-moe", "cohere": "command-r",
-                "deepseek_v2": "deepseek2", "glm4_moe_lite": "deepseek2", "glm4_moe": "glm4moe", "qwen2_moe": "qwen2moe",
+                "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "glm4_moe_lite": "deepseek2", "glm4_moe": "glm4moe", "qwen2_moe": "qwen2moe",
                 "qwen3_next": "qwen3next", "minimax_m2": "minimax-m2", "hunyuan_v1_dense": "hunyuan-dense",
                 "hunyuan_v1_moe": "hunyuan-moe"}.get(self.arch, self.arch)
 
@@ -157,6 +157,10 @@ LATENT = {"kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "n_
           "moe_intermediate_size": 24, "n_group": 1, "topk_group": 1, "pad_token_id": 0}
 LATENT_KEYS = {"attention.kv_lora_rank": 24, "leading_dense_block_count": 1, "expert_count": 6, "expert_used_count": 2,
                "expert_feed_forward_length": 24, "expert_group_count": 1, "expert_group_used_count": 1}
+# Experts in groups, of which those are used whose two best experts have the highest scores.
+GROUPS = {"n_routed_experts": 12, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "norm_topk_prob": True}
+GROUP_KEYS = {"expert_count": 12, "expert_used_count": 3, "expert_group_count": 4, "expert_group_used_count": 2, "expert_gating_func": 2,
+              "expert_weights_norm": True, "expert_weights_scale": 2.5}
 # DeepSeek-V2 has a multiplier of YaRN's magnitude, and converters write a tenth of it.
 MULTIPLIER = 0.707
 
@@ -234,6 +238,20 @@ SHAPES = [
           keys=LATENT_KEYS | {"attention.head_count_kv": 1, "attention.key_length": 32, "attention.value_length": 24,
                               "attention.key_length_mla": 20, "attention.value_length_mla": 20, "attention.q_lora_rank": 40,
                               "expert_shared_count": 1, "expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 1.8}),
+    # DeepSeek V3: experts of two groups of four.
+    Shape("deepseek_v3", LATENT | GROUPS | {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}, "q_lora_rank": 40, "v_head_dim": 12,
+                                            "n_shared_experts": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 2.5, "moe_intermediate_size": 16},
+          kv_heads=4, head_dim=8, tied=False,
+          keys=LATENT_KEYS | GROUP_KEYS | {"attention.head_count_kv": 1, "attention.key_length": 32, "attention.value_length": 24,
+                                           "attention.key_length_mla": 20, "attention.value_length_mla": 12, "attention.q_lora_rank": 40,
+                                           "expert_feed_forward_length": 16, "expert_shared_count": 1, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+                                           "rope.scaling.original_context_length": TRAINED, "rope.scaling.yarn_log_multiplier": 0.1}),
+    # Ling 2.0: the same experts behind plain attention, of which half a head is rotated; one tensor of queries, keys and values.
+    Shape("bailingmoe2", GROUPS | {"rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}, "use_qk_norm": True, "moe_intermediate_size": 16,
+                                   "n_shared_experts": 2, "first_k_dense_replace": 1, "routed_scaling_factor": 2.5},
+          head_dim=8, tied=False,
+          keys=GROUP_KEYS | {"rope.dimension_count": 4, "leading_dense_block_count": 1, "expert_feed_forward_length": 16,
+                             "expert_shared_count": 2, "expert_shared_feed_forward_length": 16}),
     Shape("qwen3moe", {"rope_parameters": PLAIN, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
                        "norm_topk_prob": True},
           keys={"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 24}),
@@ -340,7 +358,8 @@ SHAPES = [
                                              "expert_shared_feed_forward_length": 40, "expert_shared_count": 1,
                                              "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_group_count": 1}),
 ]
-CLASSES = {"arcee": "Arcee", "hunyuan_v1_dense": "HunYuanDenseV1", "hunyuan_v1_moe": "HunYuanMoEV1", "qwen2_moe": "Qwen2Moe", "olmoe": "Olmoe", "minimax_m2": "MiniMaxM2", "glm4_moe": "Glm4Moe",
+CLASSES = {"bailingmoe2": "Glm4Moe",  # of the same arithmetic
+           "deepseek_v3": "DeepseekV3", "arcee": "Arcee", "hunyuan_v1_dense": "HunYuanDenseV1", "hunyuan_v1_moe": "HunYuanMoEV1", "qwen2_moe": "Qwen2Moe", "olmoe": "Olmoe", "minimax_m2": "MiniMaxM2", "glm4_moe": "Glm4Moe",
            "qwen3_next": "Qwen3Next", "gemma": "Gemma", "llama": "Llama", "internlm2": "Llama", "exaone": "Llama", "minicpm": "Granite",  # of the same arithmetic
            "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "glm4": "Glm4", "seed_oss": "SeedOss", "exaone4": "Exaone4", "cohere": "Cohere", "cohere2": "Cohere2", "ernie4_5": "Ernie4_5",
            "ernie4_5_moe": "Ernie4_5_Moe", "deepseek_v2": "DeepseekV2", "glm4_moe_lite": "Glm4MoeLite", "mixtral": "Mixtral", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText",
@@ -488,6 +507,11 @@ def tensors(shape: Shape, model):
                 continue
             if kind == "sinks":
                 yield f"blk.{layer}.attn_sinks.weight", data
+                continue
+            if shape.arch == "bailingmoe2" and part in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"):
+                if part == "self_attn.q_proj":
+                    state = model.state_dict()
+                    yield f"blk.{layer}.attn_qkv.weight", np.concatenate([state[name.replace("q_proj", f"{x}_proj")].numpy() for x in "qkv"])
                 continue
             heads = {"self_attn.q_proj": shape.heads, "self_attn.k_proj": shape.kv_heads}.get(part)
             if heads and shape.arch.startswith(("llama", "internlm2", "minicpm", "mixtral", "smollm3", "ministral3", "granite", "arcee")):
@@ -771,7 +795,16 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         mistakes["no bias of experts"] = each("e_score_correction_bias", 0.0)
         mistakes["no expert for every token"] = each("shared_experts.down_proj", 0.0)
         mistakes["one expert less"] = sparse_layers(lambda mlp: setattr(mlp.gate, "top_k", 1))
-    if shape.stem in ("deepseek_v2", "glm4_moe_lite"):
+    if "n_group" in shape.hf and shape.hf["n_group"] > 1:
+        def grouped(change):
+            return lambda m: [change(layer.mlp.gate) for layer in m.model.layers[1:]]
+
+        mistakes["experts of every group"] = grouped(lambda gate: setattr(gate, "topk_group", 4))
+        mistakes["one group less"] = grouped(lambda gate: setattr(gate, "topk_group", 1))
+        mistakes["one expert less"] = grouped(lambda gate: setattr(gate, "top_k", 2))
+        mistakes["groups by their best expert"] = grouped(lambda gate: setattr(gate, "forward", by_best(gate)))
+        mistakes["no bias of experts"] = grouped(lambda gate: gate.e_score_correction_bias.zero_())
+    if shape.stem in ("deepseek_v2", "glm4_moe_lite", "deepseek_v3"):
         def routed(change):
             return lambda m: [change(layer.mlp.gate) for layer in m.model.layers[1:]]
 
@@ -781,12 +814,13 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         mistakes["one expert less"] = routed(lambda gate: setattr(gate, "top_k", 1))
         mistakes["no expert for every token"] = each("shared_experts.down_proj", 0.0)
         mistakes["scale of the rotated numbers"] = lambda m: [setattr(x.self_attn, "scaling", 8**-0.5) for x in m.model.layers]
-    if shape.stem == "deepseek_v2":
+    if shape.stem in ("deepseek_v2", "deepseek_v3"):
         mistakes["no yarn"] = inv_freq("inv_freq", lambda m: plain)
         mistakes["yarn without its magnitude"] = lambda m: [setattr(x.self_attn, "scaling", 20**-0.5) for x in m.model.layers]
         mistakes["yarn with a magnitude of angles"] = lambda m: setattr(m.model.rotary_emb, "attention_scaling", 1 + 0.1 * np.log(4))
+    if shape.stem == "deepseek_v2":
         mistakes["weights that sum to one"] = routed(lambda gate: setattr(gate, "forward", summed(gate)))
-    if shape.stem == "glm4_moe_lite":
+    if shape.stem in ("glm4_moe_lite", "deepseek_v3"):
         mistakes["no norm of queries"] = each("q_a_layernorm", 1.0)
         mistakes["halves rotated"] = lambda m: setattr(m.config, "rope_interleave", False)
         mistakes["no bias of experts"] = routed(lambda gate: gate.e_score_correction_bias.zero_())
@@ -801,7 +835,7 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         mistakes |= {f"no {x}": each(x, value) for x, value in (("dt_bias", 0.0), ("A_log", -20.0), ("in_proj_ba", 0.0),
                                                                  ("linear_attn.norm", 1.0), ("q_norm", 0.0))}
         mistakes["value heads apart"] = lambda m: [apart(shape, x.linear_attn) for x in m.model.layers if hasattr(x, "linear_attn")]
-    if shape.arch in ("qwen2_moe", "olmoe", "glm4_moe", "minimax_m2", "qwen3_next"):
+    if shape.arch in ("qwen2_moe", "olmoe", "glm4_moe", "bailingmoe2", "minimax_m2", "qwen3_next"):
         def gates(change):
             return lambda m: [change(layer.mlp.gate) for layer in m.model.layers if hasattr(layer.mlp, "gate")]
 
@@ -810,14 +844,14 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         mistakes["the other sum of weights"] = gates(lambda gate: setattr(gate, "norm_topk_prob", not gate.norm_topk_prob))
     if shape.arch in ("glm4_moe", "minimax_m2"):
         mistakes["no bias of experts"] = lambda m: [b.zero_() for name, b in m.named_buffers() if name.endswith("e_score_correction_bias")]
-    if shape.arch == "glm4_moe":
+    if shape.arch in ("glm4_moe", "bailingmoe2"):
         mistakes["no factor on experts"] = gates(lambda gate: setattr(gate, "routed_scaling_factor", 1.0))
         mistakes["no expert for every token"] = each("shared_experts.down_proj", 0.0)
-    if shape.arch in ("olmoe", "glm4_moe", "minimax_m2"):
+    if shape.arch in ("olmoe", "glm4_moe", "bailingmoe2", "minimax_m2"):
         mistakes |= {f"no {x} norm": each(f"{x}_norm", 1.0) for x in ("q", "k")}
     if shape.arch in ("qwen2_moe", "glm4_moe"):
         mistakes |= {f"no {x} bias": each(f"{x}_proj.bias", 0.0) for x in ("q", "k", "v")}
-    if shape.arch in ("glm4_moe", "minimax_m2", "qwen3_next"):
+    if shape.arch in ("glm4_moe", "bailingmoe2", "minimax_m2", "qwen3_next"):
         mistakes["every number rotated"] = inv_freq("inv_freq", lambda m: 10 * m.model.rotary_emb.inv_freq)
     if shape.arch.startswith("hunyuan"):
         mistakes |= {f"no {x} norm": each(f"{x}_layernorm.weight", 1.0) for x in ("query", "key")}
@@ -974,6 +1008,25 @@ def first_rotated(shape: Shape, attention) -> None:
     matrix = attention.q_proj if attention.q_b_proj is None else attention.q_b_proj
     heads = matrix.weight.data.reshape(shape.heads, -1, matrix.weight.shape[1])
     matrix.weight.data = heads.roll(shape.head_dim, 1).reshape(matrix.weight.shape)
+
+
+def by_best(gate):
+    """The forward of a router that chooses groups by their best expert, as DeepSeek-V2 did."""
+    right, each = gate.forward, gate.num_experts // gate.num_group
+
+    def forward(x):
+        scores = torch.nn.functional.linear(x.view(-1, gate.hidden_dim), gate.weight).sigmoid() + gate.e_score_correction_bias
+        best = scores.view(len(scores), -1, each).amax(-1).topk(gate.topk_group)[1]
+        hidden = torch.ones(len(scores), gate.num_group).scatter_(1, best, 0).repeat_interleave(each, 1)
+        scores, weights, chosen = [], [], []
+        bias = gate.e_score_correction_bias.clone()
+        for row, apart in zip(x.view(-1, gate.hidden_dim), hidden):
+            gate.e_score_correction_bias.copy_(bias - 10 * apart)
+            for found, part in zip((scores, weights, chosen), right(row[None])):
+                found.append(part)
+        gate.e_score_correction_bias.copy_(bias)
+        return torch.cat(scores), torch.cat(weights), torch.cat(chosen)
+    return forward
 
 
 def summed(gate):

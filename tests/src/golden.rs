@@ -61,7 +61,7 @@ pub fn model(stem: &str) -> PathBuf {
 }
 
 /// The tiny models of `golden/architectures`, by file stem: one for each architecture.
-pub const ARCHITECTURES: [&str; 47] = [
+pub const ARCHITECTURES: [&str; 49] = [
     "arcee",
     "llama-bias-yarn",
     "qwen2",
@@ -85,6 +85,8 @@ pub const ARCHITECTURES: [&str; 47] = [
     "ernie4_5",
     "ernie4_5-moe",
     "deepseek_v2",
+    "deepseek_v3",
+    "bailingmoe2",
     "glm4_moe_lite",
     "mixtral",
     "qwen35",

@@ -156,7 +156,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         ..ERNIE
     },
     Architecture {
-        // DeepSeek-V2-Lite, GLM-4.7-Flash and others of one group of experts.
+        // DeepSeek V3, R1 and V2-Lite, GLM-4.7-Flash.
         name: "deepseek2",
         pairing: Pairing::Neighbours,
         latent: true,
@@ -165,6 +165,17 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         dense_first: true,
         router: Router::Declared,
         shared_expert: Shared::Counted,
+        ..PLAIN
+    },
+    Architecture {
+        // Ling 2.0 and Ring 2.0: mini (16B-A1.4B), flash (100B-A6B).
+        name: "bailingmoe2",
+        qkv_bias: Part::Absent,
+        qk_norm: QkNorm::Heads,
+        experts: Part::Required,
+        dense_first: true,
+        router: Router::Declared,
+        shared_expert: Shared::CountedWidths,
         ..PLAIN
     },
     QWEN35,

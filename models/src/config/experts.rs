@@ -1,7 +1,7 @@
 //! Experts and the widths of the feed-forward, from the metadata.
 
 use super::keys::{Keys, MAX_COUNT, missing};
-use super::{Blocks, ExpertCounts};
+use super::{Blocks, ExpertCounts, ExpertGroups};
 use crate::ModelError;
 use crate::architecture::{Architecture, Part, Router, Shared};
 
@@ -64,6 +64,7 @@ pub(super) fn read(
         weights_scale,
         router,
         normalised,
+        groups: groups(keys, architecture, router, [all, used])?,
     }))
 }
 
@@ -88,19 +89,25 @@ fn shared_ffn(
         Shared::Gated => keys.count(WIDTH).map(Some),
         Shared::Plain if keys.whole(WIDTH)? == Some(0) => Ok(None),
         Shared::Plain => keys.optional_count(WIDTH),
-        Shared::Counted => match keys.whole(COUNT)?.unwrap_or(0) {
-            0 => Ok(None),
-            count if count.saturating_mul(ffn as u64) <= MAX_COUNT => {
-                Ok(Some(count as usize * ffn))
+        Shared::Counted | Shared::CountedWidths => {
+            let own = match architecture.shared_expert {
+                Shared::CountedWidths => keys.optional_count(WIDTH)?,
+                _ => None,
+            };
+            let ffn = own.unwrap_or(ffn);
+            match keys.whole(COUNT)?.unwrap_or(0) {
+                0 => Ok(None),
+                count if count.saturating_mul(ffn as u64) <= MAX_COUNT => {
+                    Ok(Some(count as usize * ffn))
+                }
+                count => Err(keys.bad(COUNT, count, "fewer experts are needed".to_owned())),
             }
-            count => Err(keys.bad(COUNT, count, "fewer experts are needed".to_owned())),
-        },
+        }
     }
 }
 
 /// How the file says that scores become weights, and whether the weights of the chosen experts sum to one.
 fn declared(keys: &Keys<'_>) -> Result<(Router, bool), ModelError> {
-    refuse_groups(keys)?;
     let is_bias = |name: &str| name.ends_with(".exp_probs_b.bias");
     let router = match keys.optional_count(GATING)? {
         Some(1) => Router::BiasedSoftmax,
@@ -132,18 +139,52 @@ fn refuse_other_than_sigmoid(
     if keys.flag(SUM)? == Some(false) {
         return Err(keys.bad(SUM, false, needs("true")));
     }
-    refuse_groups(keys)
+    Ok(())
 }
 
-/// Refuses experts that are chosen by groups, or that read fewer numbers than the residual stream has.
-fn refuse_groups(keys: &Keys<'_>) -> Result<(), ModelError> {
-    for (key, most) in [("expert_group_count", 1), ("moe_latent_size", 0)] {
-        if let Some(n) = keys.whole(key)?.filter(|&n| n > most) {
-            let needs = format!("only {most} is supported in {} models", keys.name);
-            return Err(keys.bad(key, n, needs));
-        }
+/// The groups of the experts, `all` of which there are and `used` of which a token passes through. Refuses experts that
+/// read fewer numbers than the residual stream has.
+fn groups(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    router: Router,
+    [all, used]: [usize; 2],
+) -> Result<Option<ExpertGroups>, ModelError> {
+    const ALL: &str = "expert_group_count";
+    const USED: &str = "expert_group_used_count";
+    const LATENT: &str = "moe_latent_size";
+    if let Some(n) = keys.whole(LATENT)?.filter(|&n| n > 0) {
+        let needs = format!("only 0 is supported in {} models", keys.name);
+        return Err(keys.bad(LATENT, n, needs));
     }
-    Ok(())
+    let Some(groups) = keys.whole(ALL)?.filter(|&n| n > 1) else {
+        return Ok(None);
+    };
+    let refuse = |needs: String| Err(keys.bad(ALL, groups, needs));
+    if architecture.router != Router::Declared {
+        return refuse(format!("only 1 is supported in {} models", keys.name));
+    }
+    if router != Router::Sigmoid {
+        // DeepSeek-V2: transformers and llama.cpp choose other groups.
+        return refuse("only 1 is supported with a softmax of the scores".to_owned());
+    }
+    let groups = groups as usize;
+    const MOST: usize = ExpertGroups::MOST;
+    if groups > MOST || !all.is_multiple_of(groups) || all / groups < 2 {
+        let needs =
+            format!("groups of at least 2 of the {all} experts, at most {MOST}, are needed");
+        return refuse(needs);
+    }
+    let chosen = keys.count(USED)?;
+    if chosen > groups || chosen * (all / groups) < used {
+        let needs = format!("groups with {used} experts, out of {groups}, are needed");
+        return Err(keys.bad(USED, chosen, needs));
+    }
+    let groups = ExpertGroups {
+        all: groups,
+        used: chosen,
+    };
+    Ok(Some(groups).filter(|groups| groups.used < groups.all))
 }
 
 /// The factor on the weights of experts; as in llama.cpp, 0 is none.

@@ -117,6 +117,22 @@ pub struct ExpertCounts {
     pub(crate) router: Router,
     /// Whether the weights of a token's experts sum to one before the factor.
     pub(crate) normalised: bool,
+    /// The groups that a token's experts are chosen from, if there is more than one.
+    pub(crate) groups: Option<ExpertGroups>,
+}
+
+/// Groups of experts that follow each other, of the same size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExpertGroups {
+    /// Groups of a layer.
+    pub(crate) all: usize,
+    /// Groups that a token's experts are chosen from, fewer than `all`.
+    pub(crate) used: usize,
+}
+
+impl ExpertGroups {
+    /// Most groups of a layer.
+    pub(crate) const MOST: usize = 64;
 }
 
 impl ExpertCounts {

@@ -54,7 +54,8 @@ impl NormAfterRope {
     }
 }
 
-/// `[layers]`: the norms of an architecture that has them after RoPE, otherwise empty. They divide by RoPE's magnitude, which becomes 1.
+/// `[layers]`: the norms of an architecture that has them after RoPE, otherwise empty. They divide by RoPE's magnitude,
+/// which becomes 1.
 pub(super) fn read(
     keys: &Keys<'_>,
     architecture: &Architecture,

@@ -17,6 +17,10 @@ impl TinyLlama {
         match own.shared_expert {
             Shared::None => {}
             Shared::Counted => set("expert_shared_count", 1),
+            Shared::CountedWidths => {
+                set("expert_shared_count", 1);
+                set("expert_shared_feed_forward_length", self.ffn);
+            }
             Shared::Gated | Shared::Plain => set("expert_shared_feed_forward_length", self.ffn),
         }
         if matches!(own.router, Router::Sigmoid | Router::Declared) {

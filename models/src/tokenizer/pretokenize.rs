@@ -123,7 +123,10 @@ const NAMES: &[(&str, ByteLevelRules)] = &[
             ..rules(PreTokenizer::Qwen35)
         },
     ),
-    ("megrez hunyuan kormo f2llmv2", rules(PreTokenizer::Qwen2)),
+    (
+        "megrez hunyuan kormo f2llmv2 bailingmoe bailingmoe2 llada-moe",
+        rules(PreTokenizer::Qwen2),
+    ),
     ("seed-coder", rules(PreTokenizer::Seed)),
     ("tekken", rules(PreTokenizer::Tekken)),
     (

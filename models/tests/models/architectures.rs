@@ -11,7 +11,7 @@ use kept_models::{
     RopeTable,
 };
 
-const ALL: [&str; 44] = [
+const ALL: [&str; 45] = [
     "llama",
     "arcee",
     "qwen2",
@@ -35,6 +35,7 @@ const ALL: [&str; 44] = [
     "ernie4_5",
     "ernie4_5-moe",
     "deepseek2",
+    "bailingmoe2",
     "qwen35",
     "qwen35moe",
     "qwen3next",
@@ -205,6 +206,7 @@ fn missing_and_unknown_tensors_of_architectures_are_named() {
         ("glm4moe", "post_attention_norm.weight"),
         ("minimax-m2", "exp_probs_b.bias"),
         ("hunyuan-dense", "attn_q_norm.weight"),
+        ("bailingmoe2", "attn_k_norm.weight"),
         ("hunyuan-moe", "ffn_up_shexp.weight"),
     ] {
         let name = format!("blk.1.{part}");

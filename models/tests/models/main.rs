@@ -2,6 +2,7 @@
 
 mod architectures;
 mod decoder;
+mod expert_groups;
 mod families;
 mod hunyuan;
 mod latent;
