@@ -34,7 +34,7 @@ impl Part {
 }
 
 /// Activation function of the feed-forward.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
     /// `x / (1 + exp(-x))`
     Silu,
@@ -44,12 +44,38 @@ pub enum Activation {
     SwigluClamped,
     /// `max(x, 0)^2` of the up projection; there is no gate.
     ReluSquared,
+    /// xIELU of the up projection, arXiv 2411.13010; there is no gate. The numbers are those of a layer.
+    Xielu(Xielu),
+}
+
+/// Numbers of xIELU: `a x^2 + beta x` above 0 and `b (exp(min(x, eps)) - 1 - x) + beta x` below, with
+/// `a = softplus(alpha_p)` and `b = beta + softplus(alpha_n)`.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Xielu {
+    /// Decides `b`.
+    pub alpha_n: f32,
+    /// Decides `a`.
+    pub alpha_p: f32,
+    /// Slope at 0.
+    pub beta: f32,
+    /// Upper bound of what is exponentiated.
+    pub eps: f32,
+}
+
+impl Xielu {
+    /// Those of an architecture whose files have others.
+    pub(crate) const OF_LAYERS: Xielu = Xielu {
+        alpha_n: 0.0,
+        alpha_p: 0.0,
+        beta: 0.0,
+        eps: 0.0,
+    };
 }
 
 impl Activation {
     /// Whether the feed-forward has a gate, whose activation is the factor of the up projection.
     pub(crate) fn is_gated(self) -> bool {
-        self != Activation::ReluSquared
+        !matches!(self, Activation::ReluSquared | Activation::Xielu(_))
     }
 }
 

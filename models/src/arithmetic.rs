@@ -7,7 +7,7 @@ use kept_kernels::{
 };
 
 use crate::Config;
-use crate::architecture::Activation;
+use crate::architecture::{Activation, Xielu};
 use crate::weights::Floats;
 
 /// Elements per row of each buffer of experts beside a dense feed-forward: the width, or 0 without them.
@@ -145,6 +145,19 @@ pub(crate) fn activate(activation: Activation, gate: &mut [f32], up: &[f32]) {
         Activation::GeluTanh => gelu_mul(gate, up),
         Activation::SwigluClamped => swiglu_clamped(gate, up),
         Activation::ReluSquared => gate.iter_mut().for_each(|x| *x = x.max(0.0) * x.max(0.0)),
+        Activation::Xielu(numbers) => xielu(numbers, gate),
+    }
+}
+
+fn xielu(numbers: Xielu, x: &mut [f32]) {
+    let Xielu { beta, eps, .. } = numbers;
+    let above = softplus(numbers.alpha_p);
+    let below = beta + softplus(numbers.alpha_n);
+    for x in x {
+        *x = match *x > 0.0 {
+            true => above * *x * *x + beta * *x,
+            false => (x.min(eps).exp_m1() - *x) * below + beta * *x,
+        };
     }
 }
 

@@ -117,7 +117,7 @@ impl<'a> FileLayer<'a> {
         let Mixer::Attention(attention) = &layer.mixer else {
             return Err("recurrent layers");
         };
-        let FeedForward::Dense(Dense { gate, up, down }) = &layer.ffn else {
+        let FeedForward::Dense(Dense { gate, up, down, .. }) = &layer.ffn else {
             return Err("mixtures of experts");
         };
         let gate = gate.as_ref().ok_or("feed-forwards without a gate")?;

@@ -3,6 +3,7 @@
 use kept_kernels::mapped::MappedMatrix;
 use kept_kernels::{Stop, Stopped, add_assign, rms_norm, rms_norm_in_place};
 
+use crate::architecture::Activation;
 use crate::experts::{ExpertScratch, Experts};
 use crate::gguf::Gguf;
 use crate::weights::{self, Floats};
@@ -133,6 +134,7 @@ pub(crate) struct Dense {
     pub(crate) up: MappedMatrix,
     /// `[width, ffn]`
     pub(crate) down: MappedMatrix,
+    pub(crate) activation: Activation,
 }
 
 impl Dense {
@@ -153,6 +155,8 @@ impl Dense {
             gate,
             up,
             down: matrix("ffn_down", width, ffn)?,
+            activation: (config.xielu.get(block))
+                .map_or(config.activation, |&numbers| Activation::Xielu(numbers)),
         })
     }
 

@@ -37,7 +37,7 @@ mod tokenizer;
 mod transposed;
 mod weights;
 
-pub use architecture::Activation;
+pub use architecture::{Activation, Xielu};
 pub use chat_template::{ChatTemplate, Message, RENDERING};
 pub use config::{
     Config, ExpertCounts, LatentShape, LayerCache, LayerKind, LayerRotation, LongRope,

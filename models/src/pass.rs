@@ -60,7 +60,7 @@ struct FeedForwardCopies<'a> {
 
 impl<'a> FeedForwardCopies<'a> {
     fn new(ffn: &'a FeedForward, copy: impl Fn(&'a MappedMatrix) -> Floats<'a>) -> Self {
-        let dense = ffn.dense().map(|Dense { gate, up, down }| {
+        let dense = ffn.dense().map(|Dense { gate, up, down, .. }| {
             let gate = gate.as_ref().map(&copy);
             (gate, [up, down].map(&copy))
         });

@@ -204,6 +204,8 @@ SHAPES = [
           keys={k: v for k, v in GRANITE_KEYS.items() if k != "attention.scale"} | {
               "rope.scaling.type": "longrope", "rope.scaling.original_context_length": TRAINED},
           factors={"rope_factors_short.weight": SHORT_FACTORS + [1.6, 1.7], "rope_factors_long.weight": LONG_FACTORS + [8.0, 9.0]}),
+    Shape("apertus", {"rope_parameters": tiny.LLAMA3, "pad_token_id": 0}, tied=False, keys={"rope.freq_base": 50_000.0},
+          factors={"rope_freqs.weight": tiny.llama3_divisors(replace(tiny.MODELS[1], head_dim=16)).tolist()}),
     # llama.cpp's heads are as wide together as the model.
     Shape("exaone", {"rope_parameters": tiny.LLAMA3}, head_dim=8, keys={"rope.freq_base": 50_000.0},
           factors={"rope_freqs.weight": tiny.llama3_divisors(replace(tiny.MODELS[1], head_dim=8)).tolist()}),
@@ -358,7 +360,7 @@ SHAPES = [
                                              "expert_shared_feed_forward_length": 40, "expert_shared_count": 1,
                                              "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_group_count": 1}),
 ]
-CLASSES = {"bailingmoe2": "Glm4Moe",  # of the same arithmetic
+CLASSES = {"apertus": "Apertus", "bailingmoe2": "Glm4Moe",  # of the same arithmetic
            "deepseek_v3": "DeepseekV3", "arcee": "Arcee", "hunyuan_v1_dense": "HunYuanDenseV1", "hunyuan_v1_moe": "HunYuanMoEV1", "qwen2_moe": "Qwen2Moe", "olmoe": "Olmoe", "minimax_m2": "MiniMaxM2", "glm4_moe": "Glm4Moe",
            "qwen3_next": "Qwen3Next", "gemma": "Gemma", "llama": "Llama", "internlm2": "Llama", "exaone": "Llama", "minicpm": "Granite",  # of the same arithmetic
            "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "glm4": "Glm4", "seed_oss": "SeedOss", "exaone4": "Exaone4", "cohere": "Cohere", "cohere2": "Cohere2", "ernie4_5": "Ernie4_5",
@@ -399,6 +401,10 @@ def build(shape: Shape):
     adds_one = shape.arch.startswith(("gemma2", "gemma3", "qwen3_5", "qwen3_next")) or shape.arch == "gemma"
     scalars = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(("layer_scalar", "expert_bias", "e_score_correction_bias"))]
     with torch.no_grad():
+        for layer in model.model.layers if shape.arch == "apertus" else []:
+            own = layer.mlp.act_fn.float()
+            own.beta.fill_(float(torch.rand((), generator=generator)))
+            own.eps.fill_(-0.25)
         for name, weight in sorted([*model.named_parameters(), *scalars]):
             if name.endswith("bias"):
                 drawn = 0.5 * torch.randn(weight.shape, generator=generator)
@@ -433,6 +439,7 @@ PARTS = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.
          "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
          "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
          "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+         "attention_layernorm": "attn_norm", "feedforward_layernorm": "ffn_norm",
          "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm", "mlp.gate.wg": "ffn_gate_inp",
          "mlp.shared_mlp.gate_proj": "ffn_gate_shexp", "mlp.shared_mlp.up_proj": "ffn_up_shexp", "mlp.shared_mlp.down_proj": "ffn_down_shexp",
          "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
@@ -467,6 +474,8 @@ def tensors(shape: Shape, model):
     if shape.arch in ("gpt_oss", "seed_oss", "glm4_moe") or qwen35:
         parts = parts | {"post_attention_layernorm": "post_attention_norm"}
     for name, weight in model.state_dict().items():
+        if ".act_fn." in name:  # metadata (`xielu`)
+            continue
         stem, kind = name.removeprefix("model.").rsplit(".", 1)
         data = weight.numpy()
         if data.ndim == 1 and kind == "weight" and (gemma and shape.arch != "gemma4" or qwen35 and not stem.endswith("linear_attn.norm")):
@@ -649,6 +658,9 @@ def write_gguf(shape: Shape, model, path: Path) -> None:
     for key, value in ({"rope.freq_base": 10_000.0, "attention.layer_norm_rms_epsilon": 1e-5} | sizes | shape.keys).items():
         add = {bool: out.add_bool, int: out.add_uint32, float: out.add_float32, str: out.add_string, list: out.add_array}[type(value)]
         add(f"{shape.arch_in_file}.{key}", value)
+    if shape.arch == "apertus":
+        for key in ("alpha_n", "alpha_p", "beta", "eps"):
+            out.add_array(f"xielu.{key}", [getattr(layer.mlp.act_fn, key).item() for layer in model.model.layers])
     tiny.write_tokenizer(out, tiny.tokenizer())
     for name, factors in shape.factors.items():
         out.add_tensor(name, np.array(factors, dtype=np.float32))
@@ -860,6 +872,15 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
     if shape.arch == "hunyuan_v1_moe":
         mistakes["one expert less"] = lambda m: [setattr(x.mlp.gate, "top_k", 1) for x in m.model.layers]
         mistakes["no expert for every token"] = each("shared_mlp.down_proj", 0.0)
+    if shape.arch == "apertus":
+        def activations(change):
+            return lambda m: [change(layer.mlp.act_fn) for layer in m.model.layers]
+
+        mistakes |= {f"no {x} norm": each(f"{x}_norm", 1.0) for x in ("q", "k")}
+        mistakes["no divisors"] = inv_freq("inv_freq", lambda m: 50_000.0 ** (-torch.arange(0, 16, 2).float() / 16))
+        mistakes |= {f"another {x}": activations(lambda own, x=x: getattr(own, x).data.add_(0.5)) for x in ("alpha_n", "alpha_p", "beta")}
+        mistakes["no bound of small numbers"] = activations(lambda own: own.eps.fill_(0.0))
+        mistakes["one activation in all layers"] = lambda m: [setattr(x.mlp, "act_fn", m.model.layers[0].mlp.act_fn) for x in m.model.layers]
     if shape.arch == "arcee":
         mistakes["not squared"] = lambda m: [setattr(x.mlp, "act_fn", torch.nn.ReLU()) for x in m.model.layers]
     if shape.arch == "gemma":

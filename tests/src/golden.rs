@@ -61,7 +61,7 @@ pub fn model(stem: &str) -> PathBuf {
 }
 
 /// The tiny models of `golden/architectures`, by file stem: one for each architecture.
-pub const ARCHITECTURES: [&str; 49] = [
+pub const ARCHITECTURES: [&str; 50] = [
     "arcee",
     "llama-bias-yarn",
     "qwen2",
@@ -72,6 +72,7 @@ pub const ARCHITECTURES: [&str; 49] = [
     "minimax-m2",
     "glm4",
     "glm4moe",
+    "apertus",
     "hunyuan-dense",
     "hunyuan-moe",
     "seed_oss",

@@ -4,7 +4,7 @@ use kept_kernels::Pairing;
 
 use super::bases::{COHERE, ERNIE, GEMMA2, GRANITE, HUNYUAN, LFM2, LLAMA, NEMOTRON, PLAIN, QWEN35};
 use super::{
-    Activation, Architecture, Part, QkNorm, Recurrence, Router, Shared, Sliding, WindowRope,
+    Activation, Architecture, Part, QkNorm, Recurrence, Router, Shared, Sliding, WindowRope, Xielu,
 };
 
 /// All supported architectures.
@@ -84,6 +84,15 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         dense_first: true,
         router: Router::Declared,
         shared_expert: Shared::Counted,
+        ..PLAIN
+    },
+    Architecture {
+        // Apertus: 8B, 70B.
+        name: "apertus",
+        qkv_bias: Part::Absent,
+        qk_norm: QkNorm::Heads,
+        activation: Activation::Xielu(Xielu::OF_LAYERS),
+        rope_freqs: true,
         ..PLAIN
     },
     HUNYUAN,

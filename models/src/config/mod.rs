@@ -11,6 +11,7 @@ mod read;
 mod recurrent;
 mod rope;
 mod rope_choice;
+mod xielu;
 
 pub use latent::LatentShape;
 pub use norm_after_rope::NormAfterRope;
@@ -19,7 +20,7 @@ pub use rope_choice::RopeChoice;
 
 use kept_kernels::{RecurrentShape, RecurrentState};
 
-use crate::architecture::{Activation, Architecture, Router};
+use crate::architecture::{Activation, Architecture, Router, Xielu};
 
 /// Shape and constants of a decoder.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,8 +71,10 @@ pub struct Config {
     pub attention_cap: Option<f32>,
     /// Soft cap on logits: `x` becomes `cap * tanh(x / cap)`.
     pub logit_cap: Option<f32>,
-    /// Activation function of the feed-forward.
+    /// Activation function of the feed-forward; xIELU has each layer's numbers, in `xielu`.
     pub activation: Activation,
+    /// `[layers]`: numbers of xIELU; empty with another activation function.
+    pub xielu: Vec<Xielu>,
     /// RoPE constants.
     pub rope: RopeConfig,
     /// `[layers]`: norms of queries and keys after RoPE; empty in most models.

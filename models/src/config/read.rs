@@ -4,7 +4,7 @@ use super::keys::{Keys, MAX_COUNT, bad, missing, missing_tensor};
 use super::layers::{self, Heads, Layers};
 use super::{
     Config, LayerRotation, OpenOptions, QueryScale, experts, latent, norm_after_rope, recurrent,
-    rope,
+    rope, xielu,
 };
 use crate::ModelError;
 use crate::architecture::{self, Architecture, Part, Sliding, WindowRope};
@@ -89,6 +89,7 @@ impl Config {
             attention_cap: cap(&keys, "attn_logit_softcapping", architecture.attention_cap)?,
             logit_cap: cap(&keys, "final_logit_softcapping", architecture.logit_cap)?,
             activation: architecture.activation,
+            xielu: xielu::read(&keys, architecture, count)?,
             rope,
             window_rope,
             ignored_window,

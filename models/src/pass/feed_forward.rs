@@ -82,6 +82,7 @@ impl<S: BorrowMut<LayerScratch>> LayerPass<'_, S> {
     fn hide(&mut self, ffn: &Dense, elements: usize, stop: &Stop) -> Result<(), Stopped> {
         let m = elements / self.config.width;
         let (config, block) = (self.config, self.block);
+        let activation = ffn.activation;
         let LayerScratch {
             normed,
             hidden,
@@ -107,7 +108,7 @@ impl<S: BorrowMut<LayerScratch>> LayerPass<'_, S> {
                         multiply_rows_together([product(&ffn.up, hidden)], part, rounded, stop)?
                     }
                 }
-                activate(config.activation, hidden, up);
+                activate(activation, hidden, up);
                 rounded_hidden.fill_columns(hidden, block.ffn, columns);
             }
             return Ok(());
@@ -115,7 +116,7 @@ impl<S: BorrowMut<LayerScratch>> LayerPass<'_, S> {
         let (gate, [ups, _]) = self.floats.ffn.dense.as_ref().expect(COPIED);
         let out = [&mut hidden[..m * block.ffn], &mut up[..m * block.ffn]];
         let weights = (gate.as_ref(), ups);
-        hidden_layer(config.activation, normed, rounded, weights, out, stop)
+        hidden_layer(activation, normed, rounded, weights, out, stop)
     }
 
     /// The down projection of what [`Self::hide`] computed, to `out [m, width]`, or added to it.

@@ -35,6 +35,17 @@ impl TinyLlama {
         }
     }
 
+    pub(super) fn xielu_keys(&self, w: &mut GgufWriter) {
+        let by_layer = |first: f32| {
+            let numbers = (0..self.layers).map(|layer| first + 0.1 * layer as f32);
+            MetaValue::Numbers(numbers.collect())
+        };
+        w.set("xielu.alpha_n", by_layer(0.2));
+        w.set("xielu.alpha_p", by_layer(0.4));
+        w.set("xielu.beta", MetaValue::Number(0.5));
+        w.set("xielu.eps", MetaValue::Number(-1e-6));
+    }
+
     /// Blocks of the file.
     pub(super) fn blocks(&self) -> usize {
         self.block(self.layers)

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{GgufWriter, MetaValue};
-use crate::architecture::{self, Architecture, Part, QkNorm, Shared, Sliding};
+use crate::architecture::{self, Activation, Architecture, Part, QkNorm, Shared, Sliding};
 use crate::gguf::Gguf;
 use crate::tokenizer::vocabulary::symbol_of_byte;
 
@@ -143,6 +143,9 @@ impl TinyLlama {
             ] {
                 w.set(&key(part), MetaValue::Number(value));
             }
+        }
+        if let Activation::Xielu(_) = own.activation {
+            self.xielu_keys(&mut w);
         }
         if own.logit_factor {
             w.set(&key("logit_scale"), MetaValue::Number(0.25));

@@ -11,7 +11,7 @@ use kept_models::{
     RopeTable,
 };
 
-const ALL: [&str; 45] = [
+const ALL: [&str; 46] = [
     "llama",
     "arcee",
     "qwen2",
@@ -23,6 +23,7 @@ const ALL: [&str; 45] = [
     "qwen3vlmoe",
     "glm4",
     "glm4moe",
+    "apertus",
     "hunyuan-dense",
     "hunyuan-moe",
     "seed_oss",
@@ -205,6 +206,7 @@ fn missing_and_unknown_tensors_of_architectures_are_named() {
         ("qwen3next", "ffn_gate_inp_shexp.weight"),
         ("glm4moe", "post_attention_norm.weight"),
         ("minimax-m2", "exp_probs_b.bias"),
+        ("apertus", "attn_q_norm.weight"),
         ("hunyuan-dense", "attn_q_norm.weight"),
         ("bailingmoe2", "attn_k_norm.weight"),
         ("hunyuan-moe", "ffn_up_shexp.weight"),
@@ -233,6 +235,8 @@ fn missing_and_unknown_tensors_of_architectures_are_named() {
         ("deepseek2", "attn_k.weight"),
         ("deepseek2", "attn_q.bias"),
         ("arcee", "ffn_gate.weight"),
+        ("apertus", "ffn_gate.weight"),
+        ("apertus", "attn_q_norm.bias"),
         ("olmoe", "exp_probs_b.bias"),
         ("qwen2moe", "attn_q_norm.weight"),
         ("gemma", "post_ffw_norm.weight"),

@@ -1,5 +1,6 @@
 //! Model files, tokenizers, chat templates, and consistency of the decoder.
 
+mod activations;
 mod architectures;
 mod decoder;
 mod expert_groups;

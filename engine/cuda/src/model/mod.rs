@@ -335,9 +335,11 @@ pub(crate) fn activation(config: &Config) -> Result<kept_cuda::Activation, Devic
     match config.activation {
         Activation::Silu => Ok(kept_cuda::Activation::Silu),
         Activation::GeluTanh => Ok(kept_cuda::Activation::Gelu),
-        Activation::SwigluClamped | Activation::ReluSquared => Err(DeviceError::Part {
-            part: "this model's activation",
-        }),
+        Activation::SwigluClamped | Activation::ReluSquared | Activation::Xielu(_) => {
+            Err(DeviceError::Part {
+                part: "this model's activation",
+            })
+        }
     }
 }
 
