@@ -247,7 +247,8 @@ fn placed(text: &str, pages: &[Page], unplaced: Vec<Unplaced>, anyway: bool) -> 
         let Some(start) = at.or(Some(range.start).filter(|_| anyway)) else {
             continue;
         };
-        next = start + 1;
+        // In the middle of a character such as "§" no text begins.
+        next = text.ceil_char_boundary(start + 1);
         found.push(Heading {
             level,
             title: crate::outline::tidy(&title),
@@ -284,6 +285,28 @@ fn find(text: &str, title: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_heading_may_begin_with_any_character() {
+        let text = "§ 1 Miete\nDie Miete.\nÜbergabe\nAm 1. Mai.\n";
+        let pages = [Page {
+            number: 1,
+            range: 0..text.len(),
+        }];
+        let title = |title: &str| Unplaced {
+            level: 1,
+            title: title.to_owned(),
+            page: 0,
+        };
+        let found = placed(
+            text,
+            &pages,
+            vec![title("§ 1 Miete"), title("Übergabe")],
+            false,
+        );
+        let starts: Vec<usize> = found.iter().map(|heading| heading.start).collect();
+        assert_eq!(starts, [0, text.find("Über").unwrap()]);
+    }
 
     #[test]
     fn the_number_of_a_section_begins_a_heading() {
