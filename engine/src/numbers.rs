@@ -50,11 +50,14 @@ impl Number<'_> {
 
 /// The numbers of a text, but not the number of a list item at its beginning.
 fn of(text: &str) -> Vec<Number<'_>> {
-    let marked = text.trim_start().split_once(['.', ')']);
-    let marked = marked.filter(|(mark, rest)| {
-        mark.chars().all(char::is_numeric) && rest.starts_with(char::is_whitespace)
-    });
-    let text = marked.map_or(text, |(_, rest)| rest);
+    let text = text.trim_start();
+    let (mark, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+    let is_mark = mark.ends_with(['.', ')'])
+        && mark.chars().any(char::is_numeric)
+        && mark
+            .chars()
+            .all(|c| c.is_numeric() || matches!(c, '(' | ')' | '.'));
+    let text = if is_mark { rest } else { text };
     let mut all: Vec<Number<'_>> = Vec::new();
     // The end of the last group, and where the last number begins.
     let (mut last, mut begin) = (0, 0);
@@ -95,12 +98,13 @@ pub(crate) fn without_last(text: &str) -> &str {
     text.trim_end_matches(|c: char| c.is_numeric() || matches!(c, ',' | '.' | '\'' | '\u{2019}'))
 }
 
-/// Whether one of the numbers of `said` stands in `read`, however it is written: 1140 in "1.140,00". Without numbers in
-/// either there is nothing to differ. The number of a list item is none.
-pub(crate) fn agree(said: &str, read: &str) -> bool {
+/// Whether one of the numbers of `said` stands in `read`, however it is written: 1140 in "1.140,00"; `None` if one of them
+/// has no numbers. The number of a list item is none.
+pub(crate) fn agree(said: &str, read: &str) -> Option<bool> {
     let (said, read) = (of(said), of(read));
     let known: HashSet<String> = read.iter().flat_map(Number::forms).collect();
-    said.is_empty() || read.is_empty() || said.iter().any(|number| number.stands_in(&known))
+    let agree = || said.iter().any(|number| number.stands_in(&known));
+    (!said.is_empty() && !read.is_empty()).then(agree)
 }
 
 /// The numbers of `answer`, as it writes them, that stand in none of `texts`, not as part of another number either. Numbers
@@ -142,13 +146,19 @@ mod tests {
             ("It is 1140.", "die Miete beträgt 1.140,00 EUR"),
             ("$15,960.00", "February,41,15960.00"),
             ("7. The code is secret.", "The code is 2906."),
+            ("(7) The code is secret.", "The code is 2906."),
             ("It is secret.", "The code is 2906."),
             ("The codes are 2906 and 4711.", "The code is 4711."),
         ] {
-            assert!(agree(said, read), "{said}");
+            assert_ne!(agree(said, read), Some(false), "{said}");
         }
-        assert!(!agree("It is 4711.", "The code is 2906."));
-        assert!(!agree("It is 140.", "die Miete beträgt 1.141,00 EUR"));
+        assert_eq!(agree("It is 4711.", "The code is 2906."), Some(false));
+        assert_eq!(
+            agree("It is 140.", "die Miete beträgt 1.141,00 EUR"),
+            Some(false)
+        );
+        assert_eq!(agree("It is 140.", "It is 140,00."), Some(true));
+        assert_eq!(agree("It is 140.", "(3) It is due."), None);
     }
 
     #[test]

@@ -187,26 +187,39 @@ impl Passages {
         order
     }
 
-    /// The passages that the sentence `said` of the answer, in bytes of its `text`, stands on: the one that is clear, then
-    /// for the tokens that were not copied from it the next one that is clear, and so on. A passage with numbers, but none
-    /// of the sentence's, is no source of it.
+    /// The passages that the sentence `said` of the answer, in bytes of its `text`, stands on, in the order of the tokens
+    /// that were copied from them: the one that is clear, then for the tokens that were not copied from it the next one
+    /// that is clear, and so on. If passages have numbers of the sentence, the first is one of them; a passage with other
+    /// numbers only is no source.
     fn of_sentence(&self, document: &str, text: &str, said: &Range<usize>) -> Vec<usize> {
+        let words = |passage: usize| &document[self.ranges[passage].clone()];
         let mut copies = self.copies.clone();
         copies.retain(|(at, ..)| said.contains(at));
-        let mut found = Vec::new();
-        while let Some((passage, tokens)) = clear(&copies) {
-            let words = |passage: usize| &document[self.ranges[passage].clone()];
-            let is_claim = found.is_empty() || tokens.len() >= MIN_CLAIM;
-            if !is_claim || !numbers::agree(&text[said.clone()], words(passage)) {
+        let passages: BTreeSet<usize> = copies.iter().map(|copy| copy.1).collect();
+        let agree = |passage| numbers::agree(&text[said.clone()], words(passage));
+        let agree: BTreeMap<usize, Option<bool>> =
+            passages.into_iter().map(|p| (p, agree(p))).collect();
+        copies.retain(|copy| agree[&copy.1] != Some(false));
+        let mut with_number = copies.clone();
+        with_number.retain(|copy| agree[&copy.1] == Some(true));
+        let mut next = clear(&with_number).or_else(|| clear(&copies));
+        let mut found: Vec<(usize, usize)> = Vec::new();
+        while let Some((passage, tokens)) = next {
+            if !found.is_empty() && tokens.len() < MIN_CLAIM {
                 break;
             }
             copies.retain(|(at, ..)| !tokens.contains(at));
             // A repeated line says no more the second time.
-            if found.iter().all(|&other| words(other) != words(passage)) {
-                found.push(passage);
+            if found
+                .iter()
+                .all(|&(_, other)| words(other) != words(passage))
+            {
+                found.extend(tokens.first().map(|&first| (first, passage)));
             }
+            next = clear(&copies);
         }
-        found
+        found.sort_unstable();
+        found.into_iter().map(|(_, passage)| passage).collect()
     }
 }
 
@@ -320,6 +333,20 @@ mod tests {
     }
 
     #[test]
+    fn a_passage_with_the_number_comes_before_one_without() {
+        let document = "Customer | Discount\nQuill | 10 %\nMoreau | 3 %";
+        let passages = Passages {
+            ranges: vec![0..19, 20..32, 33..45],
+            evidence: vec![0.0; 3],
+            copies: vec![(0, 1, 0.2), (15, 1, 0.2), (15, 2, 0.3), (20, 0, 9.0)],
+        };
+        let said = "Quill gets a 10 % discount.";
+        let cited = |text: &str| passages.of_sentence(document, text, &(0..text.len()));
+        assert_eq!(cited(said), [1]);
+        assert_eq!(cited("Quill gets a nice discount."), [0], "no number");
+    }
+
+    #[test]
     fn each_claim_of_a_sentence_has_its_passage() {
         let found = |copies: &[(usize, usize, f32)]| {
             let passages = Passages {
@@ -332,6 +359,9 @@ mod tests {
         let one = [(0, 1, 5.0), (2, 1, 5.0), (11, 1, 1.0)];
         let other = [(11, 0, 0.5), (14, 0, 3.0), (17, 0, 3.0), (20, 0, 3.0)];
         assert_eq!(found(&[&one[..], &other].concat()), [1, 0]);
+        // In the order of the claims.
+        let later = other.map(|(at, _, evidence)| (at, 0, 9.0 * evidence));
+        assert_eq!(found(&[&one[..], &later[1..]].concat()), [1, 0]);
         // As much evidence, but for other tokens.
         let equal = [(14, 0, 4.0), (17, 0, 4.0), (20, 0, 3.0)];
         assert_eq!(found(&[&one[..], &equal].concat()).len(), 2);
