@@ -162,6 +162,14 @@ fn number_of(listed: &[&Source], source: &Source) -> Option<usize> {
     Some(listed.iter().position(is_alike)? + 1)
 }
 
+/// What stands before passage `number` of an answer that cites some.
+fn label(turn: &Turn, number: usize) -> String {
+    let mut cited = turn.facts.iter().flat_map(|facts| &facts.citations);
+    cited
+        .next()
+        .map_or_else(String::new, |_| format!("[{number}] "))
+}
+
 /// The answer with the number of its passage behind each sentence that cites one.
 fn numbered(turn: &Turn, listed: &[&Source]) -> String {
     let (mut text, mut at) = (String::new(), 0);
@@ -254,14 +262,12 @@ fn missing(turn: &Turn) -> Option<&str> {
     }
 }
 
-fn place(source: &Source, noun: &str) -> String {
+/// Where a passage stands, and how much of it was remembered.
+fn remembered(source: &Source, noun: &str) -> String {
     let page = source.page.map(|page| format!("{noun} {page}"));
-    let places: Vec<String> = (source.document.as_deref())
-        .map(str::to_owned)
-        .into_iter()
-        .chain(page)
-        .collect();
-    places.join(", ")
+    let share = format!("{} remembered", share(source.kept));
+    let parts = source.document.clone().into_iter().chain(page);
+    parts.chain([share]).collect::<Vec<_>>().join(", ")
 }
 
 /// The document's name, if there is a document.
@@ -290,13 +296,9 @@ fn markdown(title: &str, conversation: &Loaded) -> String {
         }
         for (number, source) in (1..).zip(&listed) {
             let quoted = source.text.trim().replace('\n', "\n> ");
-            let place = place(source, &conversation.document.facts.page_noun);
-            let separator = if place.is_empty() { "" } else { ", " };
-            let _ = write!(
-                text,
-                "> [{number}] {quoted}\n>\n> *{place}{separator}{} remembered*\n\n",
-                share(source.kept)
-            );
+            let about = remembered(source, &conversation.document.facts.page_noun);
+            let label = label(turn, number);
+            let _ = write!(text, "> {label}{quoted}\n>\n> *{about}*\n\n");
         }
         let _ = writeln!(text, "*{}*", made(turn, &conversation.turns));
     }
@@ -325,14 +327,14 @@ fn html(title: &str, conversation: &Loaded) -> String {
             let _ = writeln!(text, "<p><em>{}</em></p>", escaped(note));
         }
         for (number, source) in (1..).zip(&listed) {
-            let place = place(source, &conversation.document.facts.page_noun);
+            let about = remembered(source, &conversation.document.facts.page_noun);
             let _ = writeln!(
                 text,
-                "<blockquote>[{number}] <mark style=\"--kept:{:.2}\">{}</mark><br><small>{} {} remembered</small></blockquote>",
+                "<blockquote>{}<mark style=\"--kept:{:.2}\">{}</mark><br><small>{}</small></blockquote>",
+                label(turn, number),
                 source.kept,
                 escaped(source.text.trim()),
-                escaped(&place),
-                share(source.kept)
+                escaped(&about)
             );
         }
         let made = made(turn, &conversation.turns);

@@ -1,5 +1,7 @@
 //! The list of conversations and the search over them.
 
+use std::collections::HashMap;
+
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
@@ -95,7 +97,7 @@ impl Store {
             return Ok(Vec::new());
         };
         let rows = sqlx::query(
-            "SELECT search.rowid AS row, snippet(search, 0, ?, ?, '\u{2026}', ?) AS passage, conversation.id AS conversation \
+            "SELECT search.rowid AS row, snippet(search, 0, ?, ?, '\u{2026}', ?) AS passage, turn.facts AS facts, conversation.id AS conversation, conversation.document AS document \
              FROM search LEFT JOIN turn ON search.rowid % 4 <> 3 AND turn.id = search.rowid / 4 \
              JOIN conversation ON conversation.id = turn.conversation \
              OR (search.rowid % 4 = 3 AND conversation.document = search.rowid / 4) \
@@ -108,8 +110,30 @@ impl Store {
         .bind(MAX_FOUND_PASSAGES)
         .fetch_all(&self.pool)
         .await?;
-        rows.iter().map(passage_of_row).collect()
+        let mut first = HashMap::new();
+        let mut found = Vec::new();
+        for row in &rows {
+            let passage = passage_of_row(row)?;
+            let first = *(first.entry(origin_of_row(row)?)).or_insert(passage.conversation);
+            if first == passage.conversation {
+                found.push(passage);
+            }
+        }
+        Ok(found)
     }
+}
+
+/// What is equal for a turn and its copies in branches, and for a document in all its conversations: document, kind of
+/// text, passage, facts of the answer.
+fn origin_of_row(row: &SqliteRow) -> Result<(i64, i64, String, Option<String>), StoreError> {
+    let at: i64 = row.try_get("row")?;
+    let passage = row.try_get("passage")?;
+    Ok((
+        row.try_get("document")?,
+        at % 4,
+        passage,
+        row.try_get("facts")?,
+    ))
 }
 
 fn conversation_of_row(row: &SqliteRow) -> Result<ConversationEntry, StoreError> {

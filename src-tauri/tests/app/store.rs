@@ -696,12 +696,17 @@ async fn questions_answers_and_documents_are_searched() {
         [(1, Some(1))],
         "the answer as it is now"
     );
+    // A branch has copies of the turns.
+    writer.save(save_conversation(conversation(2, 1)));
+    let copy = Turn {
+        id: 2,
+        ..asked.clone()
+    };
+    writer.save(save_turn(2, &copy));
+    assert_eq!(places("month").await.len(), 1);
+    assert_eq!(places("rent du").await.len(), 2);
     assert_eq!(places("musig").await, [], "\u{df} is not s");
-    assert_eq!(
-        places("mu\u{df}ig").await,
-        [(1, None)],
-        "accents do not matter"
-    );
+    assert_eq!(places("mu\u{df}ig").await.len(), 1, "accents do not matter");
     for nothing in ["", " \t", "\"", "*", "absent", "rent absent"] {
         assert_eq!(places(nothing).await, [], "{nothing:?}");
     }

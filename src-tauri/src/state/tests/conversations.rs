@@ -340,7 +340,12 @@ fn what_is_said_below_an_answer_is_exported() {
     let facts = answered.turns[0].facts.as_mut().expect("answered");
     facts.finish = Finish::Length;
     facts.notes = vec!["1 & 2 stand nowhere.".into()];
+    facts.citations.clear();
     let noted = export(&answered, "/x/a");
+    assert!(
+        noted.contains("\n> ") && !noted.contains("[1]"),
+        "no sentence cites it: {noted}"
+    );
     assert!(
         noted.contains(
             "\n*The answer reached the maximum length set in Settings.*\n\n*1 & 2 stand nowhere.*\n"
