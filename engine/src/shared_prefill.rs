@@ -101,7 +101,7 @@ impl Engine {
             prefills += 1;
             let mut answer = |_, outcome: Result<(Plan, PrefillOutcome), EngineError>| {
                 texts.push(match outcome {
-                    Ok((_, outcome)) => Ok(self.decode_greedily(&context, outcome, stop)?),
+                    Ok((_, outcome)) => Ok(self.decode_greedily(&context, outcome, stop)?.text),
                     Err(refusal) => Err(refusal),
                 });
                 Ok::<(), EngineError>(())
@@ -199,13 +199,12 @@ impl Engine {
         context: &PromptContext<'_>,
         outcome: PrefillOutcome,
         stop: &Stop,
-    ) -> Result<String, EngineError> {
+    ) -> Result<GreedyAnswer, EngineError> {
         let (evictor, cache) = (outcome.evictor, outcome.cache);
         let mut decoder = Decoder::new(self.model(), &context.rope, evictor, cache)?;
         let first = decoder.logits_of(&outcome.hidden)?.to_vec();
         let (most, until) = (context.max_new_tokens, context.until);
-        let answer = decoder.answer_greedily(&first, most, until, &mut |_| {}, stop)?;
-        Ok(answer.text)
+        decoder.answer_greedily(&first, most, until, &mut |_| {}, stop)
     }
 }
 

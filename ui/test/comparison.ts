@@ -62,6 +62,7 @@ export function runOf(choice: Choice, index: number, tokens: number, layers: num
     first_token_seconds: 1.25 + random() * 0.3,
     decode_tokens_per_second: 40 + 30 * (1 - share) * random(),
     answer: good > 0.8 ? 'The lessor pays for structural repairs to the quay wall, including storm damage.' : 'The tenant pays for the quay wall after a storm, as far as it is not structural.',
+    finish: 'end',
     same_answer: good > 0.8,
     fidelity: {
       kl: kl.reduce((a, b) => a + b, 0) / kl.length,

@@ -150,6 +150,7 @@ describe('the view', () => {
     const runs: Choice[] = ['snapkv', 'h2o'].map((method) => ({ method, parameters: {}, budget: '25%' }))
     const report = (i: number, same: boolean) => ({
       ...runOf(runs[i]!, i, 100, 4, 4000),
+      finish: same ? ('end' as const) : ('repetition' as const),
       same_answer: same,
       answer: same ? '' : 'Nobody.',
     })
@@ -167,6 +168,8 @@ describe('the view', () => {
     await show(RunSides, { comparison: compared, rows: runRows(compared, kept.app.methods) })
     expect(words(all('sides-answer-a')[0])).toBe('The lessor.')
     expect(words(all('sides-answer-b')[0])).toBe('Nobody.')
+    const figures = [...document.querySelectorAll('.facts')].map((said) => said.textContent.includes('repeated itself'))
+    expect(figures).toEqual([false, true])
     expect(all('sides-share').map(words)).toEqual(['Painted in both 0 %', 'Only in A 44 %', 'Only in B 32 %'])
     expect(words(all('sides-passage')[0])).toBe('Of the passage that answers, A remembers 100 %, B 0 %.')
     expect(all('sides-mark')).toHaveLength(1)

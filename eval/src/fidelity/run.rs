@@ -13,7 +13,7 @@ use super::recall::RecallSums;
 use super::reference::Reference;
 use kept_engine::vault::VaultAccess;
 use kept_engine::{
-    Decoder, Engine, EngineError, Event, MethodSpec, Plan, PrefillOutcome, PromptContext,
+    Decoder, Engine, EngineError, Event, Finish, MethodSpec, Plan, PrefillOutcome, PromptContext,
     RetentionMap,
 };
 
@@ -61,6 +61,9 @@ pub struct MethodRun {
     pub decode_tokens_per_second: f64,
     /// The method's own greedy answer.
     pub answer: String,
+    /// Why it ended.
+    #[serde(default = "whole")]
+    pub finish: Finish,
     /// Whether it equals the full cache's answer exactly.
     pub same_answer: bool,
     /// Distance from the full cache.
@@ -126,7 +129,8 @@ impl MethodRun {
             let mut answer = |_, outcome: Result<(Plan, PrefillOutcome), EngineError>| {
                 let (index, mut run) = others.next().expect("one for each that was asked");
                 let (_, outcome) = outcome?;
-                run.answer = engine.decode_greedily(&context, outcome, stop)?;
+                let greedy = engine.decode_greedily(&context, outcome, stop)?;
+                (run.answer, run.finish) = (greedy.text, greedy.finish);
                 run.same_answer = run.answer == reference.report.answer;
                 on_run(done + index, Ok(run))
             };
@@ -210,12 +214,18 @@ impl MethodRun {
             } else {
                 String::new()
             },
+            finish: reference.report.finish,
             same_answer,
             fidelity,
             indices: IndexFigures::from_map(&outcome.map),
             map: outcome.map,
         })
     }
+}
+
+/// Of a run that was stored before runs had the reason.
+fn whole() -> Finish {
+    Finish::End
 }
 
 fn distance(full: &[f32], method: &[f32]) -> Result<f64, EngineError> {

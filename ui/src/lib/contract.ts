@@ -1827,6 +1827,10 @@ decode_tokens_per_second: number,
  */
 answer: string, 
 /**
+ * Why it ended.
+ */
+finish: Finish, 
+/**
  * Whether it equals the full cache's answer exactly.
  */
 same_answer: boolean, 

@@ -49,6 +49,7 @@ fn figures() -> MethodRun {
         first_token_seconds: 1.1,
         decode_tokens_per_second: 9.0,
         answer: "Because".into(),
+        finish: kept_engine::Finish::End,
         same_answer: true,
         fidelity: Fidelity {
             kl: Some(0.01),
