@@ -328,7 +328,7 @@ describe('blocks of wrapped prose', () => {
     ]
     for (let round = 0; round < 300; round++) {
       const text = Array.from({ length: random(300) }, () => pieces[random(pieces.length)]).join('')
-      for (const width of [null, 5, 12, 40]) {
+      for (const width of [null, 5, 12, 40, 'markdown' as const]) {
         const result = shown(text, 0, text.length, width)
         expect(result).toHaveLength(text.length)
         const same = text.split('').every((_, i) => /\s/.test(text[i]!) || result[i] === text[i])
@@ -360,6 +360,31 @@ describe('a block on the page', () => {
     const nodes = [...words.childNodes].filter((node) => node.nodeType !== Node.COMMENT_NODE)
     expect(nodes.map(({ nodeName }) => nodeName)).toEqual(['#text'])
     expect(words.textContent).toBe(paragraph(6))
+  })
+
+  it('of Markdown has no marks and no breaks inside a paragraph, but those of code', () => {
+    const app = new AppState()
+    const given = {
+      app, actions: new Actions(app), text: new TextStore(calls.documentText), find: new Find(), reader: new Reader(),
+      map: new MapView(calls, () => {}), open: () => {}, compose: () => {},
+    } // prettier-ignore
+    const look = (text: string) => {
+      const [block] = blocksOf(text, [])
+      const markdown = { start: 0, end: text.length, code: false }
+      const props = { block, index: 0, text, mono: false, width: 'markdown', markdown }
+      part = mount(Frame, {
+        target: document.body,
+        props: { given, part: Block as unknown as Component<never>, props },
+      })
+      const words = document.querySelector('[data-block]')!.textContent
+      void unmount(part)
+      part = null
+      expect(words).toHaveLength(text.length)
+      return words.replaceAll('\u200b', '')
+    }
+    expect(look('> Plot 9 **stays\n> empty** until\\\n> May')).toBe('Plot 9 stays empty until\nMay')
+    expect(look('- Plot 9 stays\n  _empty_\n- [x] Plot 10')).toBe('• Plot 9 stays empty\n☑ Plot 10')
+    expect(look('    make\n    make install')).toBe('    make\n    make install')
   })
 })
 

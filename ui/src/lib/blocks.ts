@@ -24,7 +24,7 @@ const MAXIMUM = 2000
 
 /**
  * The blocks of `text`. Characters between blocks are white space only. `isSoft` tells whether the break before the line
- * at an offset is soft, and `isRow` whether a line is a row of a table: a table has blocks of its own.
+ * at an offset is soft, and `groupOf` what a line is in, such as a table or a block of code: each has blocks of its own.
  */
 export function blocksOf(
   text: string,
@@ -33,7 +33,7 @@ export function blocksOf(
   maximum = MAXIMUM,
   isSoft: (line: number) => boolean = () => false,
   headings: readonly Heading[] = [],
-  isRow: (line: number, end: number) => boolean = () => false,
+  groupOf: (line: number, end: number) => unknown = () => null,
 ): Block[] {
   const blocks: Block[] = []
   const titles = new Map(headings.map((heading) => [heading.start, heading]))
@@ -61,7 +61,7 @@ export function blocksOf(
   edges.forEach(({ start, page, document }, i) => {
     const end = edges[i + 1]?.start ?? text.length
     const before = blocks.length
-    cut(text, start, Math.max(start, end), page, maximum, isSoft, isRow, titles, blocks)
+    cut(text, start, Math.max(start, end), page, maximum, isSoft, groupOf, titles, blocks)
     const first = blocks[before]
     if (first) first.document = document
   })
@@ -127,7 +127,7 @@ function cut(
   page: number | null,
   maximum: number,
   isSoft: (line: number) => boolean,
-  isRow: (line: number, end: number) => boolean,
+  groupOf: (line: number, end: number) => unknown,
   titles: ReadonlyMap<number, Heading>,
   blocks: Block[],
 ) {
@@ -136,8 +136,8 @@ function cut(
   let gap = false
   let start = -1
   let end = from
-  /** The lines since `start` are rows of a table. */
-  let rows = false
+  /** What the lines since `start` are in. */
+  let group: unknown = null
 
   const close = () => {
     if (start < 0) return
@@ -173,9 +173,9 @@ function cut(
       start = piece
       end = stop
     } else {
-      const row = isRow(line, stop)
-      if (start >= 0 && row !== rows) close()
-      rows = row
+      const here = groupOf(line, stop)
+      if (start >= 0 && here !== group) close()
+      group = here
       const long = start >= 0 && stop - start > maximum
       if (long && (stop - start > 2 * maximum || !isSoft(line))) close()
       if (start < 0) start = line

@@ -25,8 +25,10 @@ export interface MarkdownPart {
 /** Kinds of documents in which `# ` begins a line for other reasons. */
 const OTHERS = new Set(['text', 'code', 'pdf'])
 
-/** A heading, or the fence of a block of code. */
-const LINE = /^(?:(#{1,6})[ \t]+(?=\S)|[ ]{0,3}(```|~~~))/gm
+/** A heading, or the fence of a block of code, also of one in a list. */
+const LINE = /^(?:(#{1,6})[ \t]+(?=\S)|[ \t]*(```|~~~))/gm
+/** Data about a document at its beginning, as some programs write them. */
+const FRONT = /^---[ \t]*\r?\n[\w-]+:[^]*?\n---[ \t]*(?:\r?\n|$)/
 
 /** The headings of `text`, in order. */
 export function headingsOf(text: string, kind: string, documents: readonly DocumentPart[] = []): Heading[] {
@@ -47,6 +49,7 @@ function partsOf(text: string, start: number, end: number): MarkdownPart[] {
     if (to > at) parts.push({ start: at, end: to, code })
     at = to
   }
+  close(start + frontOf(text, start, end), true)
   let open = false
   for (const line of linesOf(text, start, end)) {
     if (line.opens) close(line.at, false)
@@ -70,14 +73,17 @@ function within(text: string, start: number, end: number): Heading[] {
   return headings
 }
 
+const frontOf = (text: string, start: number, end: number) => FRONT.exec(text.slice(start, end))?.[0].length ?? 0
+
 /** The lines with marks: of a heading, or the fence that opens or closes a block of code; `code` is inside of one. */
 function* linesOf(text: string, start: number, end: number) {
   let fence: string | null = null
-  for (const line of text.slice(start, end).matchAll(LINE)) {
+  const from = start + frontOf(text, start, end)
+  for (const line of text.slice(from, end).matchAll(LINE)) {
     const [all, marks, mark] = line
     const opens = mark !== undefined && fence === null
     const closes = mark !== undefined && fence === mark
-    yield { at: start + line.index, all, marks, opens, closes, code: fence !== null }
+    yield { at: from + line.index, all, marks, opens, closes, code: fence !== null }
     if (opens) fence = mark
     if (closes) fence = null
   }

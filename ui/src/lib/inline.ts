@@ -60,6 +60,8 @@ function visibleIn(token: Token): [number, number] {
     }
     case 'escape':
       return [1, raw.length]
+    case 'br':
+      return [raw.length - 1, raw.length]
     default:
       return all
   }

@@ -1,7 +1,7 @@
 /**
  * Reflows wrapped prose for display. PDF text, and books wrapped at some column, end every line of a paragraph with a
- * line break. Such a soft break is shown as a space; the others stay. The shown text has the same length, so that
- * offsets are the same in both.
+ * line break. Such a soft break is shown as a space; the others stay. In Markdown, all breaks inside a paragraph are soft
+ * (`lines.ts`). The shown text has the same length, so that offsets are the same in both.
  *
  *     the keeper counts every page twice and writes↵     soft: the next word did not fit
  *     the number in the margin.↵                         hard: the last line of a paragraph
@@ -11,14 +11,17 @@
  */
 import { isSpace } from './blocks'
 import type { DocumentPart } from './contract'
-import type { Heading } from './headings'
+import type { Heading, MarkdownPart } from './headings'
+import { isOneParagraph, marksOf } from './lines'
 
-/** A document, or one of several, that is wrapped prose. */
+/** The usual length of a full line, or a text whose lines may have any. */
+export type Width = number | 'markdown'
+
+/** A document, one of several, or a part of Markdown, that is wrapped prose. */
 export interface Wrap {
   start: number
   end: number
-  /** Its usual length of a full line. */
-  width: number
+  width: Width
 }
 
 /** Fewer lines (that another line follows) show no width. */
@@ -74,18 +77,25 @@ export function isProse(kind: string): boolean {
   return kind !== 'code'
 }
 
-/** The parts of `text` that are wrapped prose, in order. */
-export function wrapsOf(text: string, documents: readonly DocumentPart[] = []): Wrap[] {
+/** The parts of `text` that are wrapped prose, in order; `markdown` are those of `markdownOf`. */
+export function wrapsOf(
+  text: string,
+  documents: readonly DocumentPart[] = [],
+  markdown: readonly MarkdownPart[] = [],
+): Wrap[] {
   const parts = documents.length > 0 ? documents : [{ kind: 'text', start: 0, end: text.length }]
-  return parts.flatMap(({ kind, start, end }) => {
+  return parts.flatMap(({ kind, start, end }): Wrap[] => {
     if (!isProse(kind)) return []
+    const inside = markdown.filter((part) => part.start >= start && part.end <= end)
+    if (inside.length > 0)
+      return inside.filter(({ code }) => !code).map(({ start, end }) => ({ start, end, width: 'markdown' }))
     const width = widthOf(text, start, end)
     return width === null ? [] : [{ start, end, width }]
   })
 }
 
 /** The width of the wrap that contains `offset`; null if none does. */
-export function widthAt(wraps: readonly Wrap[], offset: number): number | null {
+export function widthAt(wraps: readonly Wrap[], offset: number): Width | null {
   return wraps.find((wrap) => offset >= wrap.start && offset < wrap.end)?.width ?? null
 }
 
@@ -100,20 +110,27 @@ export function isSoftAt(text: string, wraps: readonly Wrap[], next: number): bo
   return soft
 }
 
-/** The text from `start` to `end` as shown, of the same length. */
-export function shown(text: string, start: number, end: number, width: number | null): string {
+/** The text from `start` to `end` as shown, of the same length; `looks` is the same with marks that have no width. */
+export function shown(
+  text: string,
+  start: number,
+  end: number,
+  width: Width | null,
+  looks = text.slice(start, end),
+): string {
   const block = text.slice(start, end)
-  if (width === null) return block
+  if (width === null) return looks
   let result = ''
   let at = 0
   eachBreak(block, 0, block.length, (pair) => {
     if (!isSoft(block, pair, width)) return
-    // One space, and no width for the rest: a carriage return, spaces at the end of the line.
-    const space = joins(block, pair) ? '\u200b' : ' '
-    result += block.slice(at, pair.end) + space + '\u200b'.repeat(pair.next - pair.end - 1)
-    at = pair.next
+    // One space, and no width for the rest: a carriage return, spaces at the end of the line, the marks of a quote.
+    const begin = width === 'markdown' ? pair.next + marksOf(block, pair) : pair.next
+    const space = joins(block, pair.end, begin) ? '\u200b' : ' '
+    result += looks.slice(at, pair.end) + space + '\u200b'.repeat(begin - pair.end - 1)
+    at = begin
   })
-  return result + block.slice(at)
+  return result + looks.slice(at)
 }
 
 /** A heading as shown, of the same length: its marks have no width. */
@@ -122,7 +139,7 @@ export function shownHeading(text: string, { start, title, last, end }: Heading)
 }
 
 /** Two lines without a blank line between them. White space at the end of a line is not part of it. */
-interface Pair {
+export interface Pair {
   start: number
   end: number
   /** Start of the next line, including its indentation. */
@@ -172,7 +189,8 @@ function widthOf(text: string, from: number, end: number): number | null {
 }
 
 /** Whether the break between two lines is only there because the next word did not fit. */
-function isSoft(text: string, pair: Pair, width: number): boolean {
+function isSoft(text: string, pair: Pair, width: Width): boolean {
+  if (width === 'markdown') return isOneParagraph(text, pair)
   if (isSpace(text.charCodeAt(pair.next))) return false
   if (!isFull(text, pair, width, FULL)) return false
   const next = head(text, pair)
@@ -222,7 +240,7 @@ function isWide(code: number): boolean {
 }
 
 /** Whether no space belongs between the lines. */
-function joins(text: string, { end, next }: Pair): boolean {
+function joins(text: string, end: number, next: number): boolean {
   const last = text.charCodeAt(end - 1)
   return last === SOFT_HYPHEN || (isUnspaced(last) && isUnspaced(text.charCodeAt(next)))
 }

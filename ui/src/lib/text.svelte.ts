@@ -2,7 +2,7 @@
  * The open document's text and its blocks, fetched once per document. Plain values behind one raw reference: the
  * framework does not track their contents.
  */
-import { blocksOf, type Block } from './blocks'
+import { blockAt, blocksOf, type Block } from './blocks'
 import type { DocumentFacts } from './contract'
 import { headingsOf, markdownOf, type MarkdownPart } from './headings'
 import { columnsOf, isRowAt, stylesOf, type Columns } from './table'
@@ -59,13 +59,14 @@ export class TextStore {
       // A byte order mark inside the text is an ordinary character: offsets count it. A lone carriage return becomes a
       // line feed of the same length: offsets are unchanged.
       const text = new TextDecoder('utf-8', { ignoreBOM: true }).decode(answer).replace(/\r(?!\n)/g, '\n')
-      const wraps = isProse(document.kind) ? wrapsOf(text, document.documents) : []
+      const markdown = markdownOf(text, document.kind, document.documents)
+      const wraps = isProse(document.kind) ? wrapsOf(text, document.documents, markdown) : []
       const isSoft = (line: number) => isSoftAt(text, wraps, line)
       const headings = headingsOf(text, document.kind, document.documents)
-      const markdown = markdownOf(text, document.kind, document.documents)
       const styles = stylesOf(text, document, markdown)
-      const isRow = (line: number, end: number) => isRowAt(text, styles, line, end)
-      const blocks = blocksOf(text, document.pages, document.documents, undefined, isSoft, headings, isRow)
+      const groupOf = (line: number, end: number) =>
+        isRowAt(text, styles, line, end) ? 'table' : markdown[blockAt(markdown, line)]?.start
+      const blocks = blocksOf(text, document.pages, document.documents, undefined, isSoft, headings, groupOf)
       const columns = columnsOf(text, blocks, styles)
       this.current = { id: document.id, key, text, blocks, wraps, markdown, columns }
     } catch (refusal) {
