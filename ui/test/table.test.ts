@@ -85,6 +85,24 @@ describe('columns', () => {
     expect(widths(`${long} | 12 | ${long}\na | b | c`, 'DOCX')).toEqual([[0, [25, 2, 25]]])
     expect(widths(`${Array.from({ length: 9 }, () => long).join(' | ')}\na | b`, 'DOCX')).toEqual([])
   })
+  it('have smaller letters if words would be broken or the table is too wide', () => {
+    const sizes = (text: string, kind: string, name = '') =>
+      tables(text, kind, name).columns.map(([, { size }]) => size)
+    const titles = ['Invoice', 'Date', 'Customer', 'Item', 'Quantity', 'Unit price', 'Total', 'Paid']
+    const values = ['INV-2401', '2024-01-01', 'Nordlicht GmbH', 'Whiteboard', '2', '180', '360', 'no']
+    const sheet = [titles, values].map((row) => row.join(' | ')).join('\n')
+    expect(widths(sheet, 'XLSX')).toEqual([[0, [8, 10, 9, 10, 8, 9, 5, 4]]])
+    expect(sizes(sheet, 'XLSX')).toEqual([11])
+    expect(sizes(sheet.replaceAll(' | ', ','), 'code', 'invoices.csv')).toEqual([11])
+    expect(sizes(titles.slice(0, 6).join(' | ') + '\n' + values.slice(0, 6).join(' | '), 'XLSX')).toEqual([12])
+    expect(sizes('a | b\nc | d', 'XLSX')).toEqual([13])
+    // Twelve months in figures; and what fits only with broken words.
+    const months = Array.from({ length: 12 }, (_, i) => String(1000 + i)).join(' | ')
+    expect(sizes(`${months}\n${months}`, 'XLSX')).toEqual([11])
+    expect(widths(`${Array.from({ length: 7 }, () => 'w'.repeat(30)).join(' | ')}\na | b`, 'XLSX')).toEqual([
+      [0, Array.from({ length: 7 }, () => 8)],
+    ])
+  })
   it('are not in text, code, headings or prose', () => {
     expect(widths('a | b', 'text')).toEqual([])
     expect(widths('a | b', 'code')).toEqual([])

@@ -22,10 +22,13 @@ const BARE = /(?:^| )\|(?: |\r?$)/
 
 /** So many rows show the widths of a table. */
 const MEASURED = 5000
-/** Widths of a digit: of the widest table that is shown in columns, of the narrowest column of a wide one, and of gaps. */
+/** Sizes of the letters, in pixels: a wide table has smaller ones. */
+const SIZES = [13, 12, 11]
+/** Widths of a digit: of the widest table of the largest letters, and of a column that may break the words of its cells. */
 const WIDEST = 66
 const NARROWEST = 8
-const GAP = 2
+/** Longer words may be broken before the letters get smaller. */
+const LONGEST = 12
 
 /** How rows are written: with a frame, with bars between cells, or with the separator of CSV. */
 export type Style = 'framed' | 'bars' | ',' | ';' | '\t'
@@ -145,12 +148,15 @@ function separated(row: string, separator: string): string[] {
 export interface Columns {
   style: Style
   widths: readonly number[]
+  /** Of its letters, in pixels. */
+  size: number
 }
 
 /** The columns of each block that is a part of a table; those of one table are the same. */
 export function columnsOf(text: string, blocks: readonly Block[], styles: readonly Styled[]): Map<number, Columns> {
   const found = new Map<number, Columns>()
   let table: number[] = []
+  let words: number[] = []
   let first = -1
   let rows = 0
   let titled = false
@@ -158,9 +164,10 @@ export function columnsOf(text: string, blocks: readonly Block[], styles: readon
   const close = (end: number) => {
     // A bar also stands in prose: one row is no table, nor is one of Markdown without a line below its titles.
     const is = of === 'framed' ? titled : of !== 'bars' || rows > 1
-    const widths = is ? fitting(table) : null
-    if (of && widths) for (let i = first; i < end; i++) found.set(i, { style: of, widths })
+    const fit = is ? fitting(table, words) : null
+    if (of && fit) for (let i = first; i < end; i++) found.set(i, { style: of, ...fit })
     table = []
+    words = []
     of = null
     rows = 0
     titled = false
@@ -172,11 +179,16 @@ export function columnsOf(text: string, blocks: readonly Block[], styles: readon
     if (!isTable || style === null) return
     if (of === null) [of, first] = [style, i]
     if (rows > MEASURED) return
-    const words = text.slice(block.start, block.end)
-    for (const { cells, line } of rowsOf(words, style, style === 'framed' ? withoutMarks(words) : words)) {
+    const source = text.slice(block.start, block.end)
+    for (const { cells, line } of rowsOf(source, style, style === 'framed' ? withoutMarks(source) : source)) {
       rows++
       titled ||= line
-      if (!line) cells.forEach((cell, c) => (table[c] = Math.max(table[c] ?? 0, lengthOf(cell))))
+      if (line) continue
+      cells.forEach((cell, c) => {
+        const looks = cell.replaceAll(NOTHING, '').trimEnd()
+        table[c] = Math.max(table[c] ?? 0, looks.length)
+        words[c] = Math.max(words[c] ?? 0, ...looks.split(' ').map((word) => Math.min(word.length, LONGEST)))
+      })
     }
   })
   close(blocks.length)
@@ -195,22 +207,28 @@ function isRows(text: string, styles: readonly Styled[], { start, end }: Block):
   return end > start
 }
 
-const lengthOf = (cell: string) => cell.replaceAll(NOTHING, '').trimEnd().length
-
-/** The widths with long cells in several lines, so that all fit side by side; null if they do not. */
-function fitting(widths: readonly number[]): readonly number[] | null {
+/**
+ * The widths with long cells in several lines, so that all fit side by side, and the size of the letters; null if they do
+ * not. Words, at most as long as `words`, stay whole if they can.
+ */
+function fitting(widths: readonly number[], words: readonly number[]): Pick<Columns, 'widths' | 'size'> | null {
   if (widths.length === 0) return null
-  for (let most = WIDEST; most >= NARROWEST; most--) {
-    const cut = widths.map((width) => Math.min(width, most))
-    if (widthOf(cut) <= WIDEST) return cut
-  }
+  for (const whole of [true, false])
+    for (const size of SIZES)
+      for (let most = WIDEST; most >= (whole ? 1 : NARROWEST); most--) {
+        const cut = widths.map((width, c) => Math.min(width, whole ? Math.max(most, words[c]!) : most))
+        if (widthOf({ widths: cut, size }) <= (WIDEST * SIZES[0]!) / size) return { widths: cut, size }
+      }
   return null
 }
 
-/** The width of a column of so many characters, some of which are wider than a digit. */
-export const columnOf = (width: number) => width * 1.1 + 1
+/** The width of a column of so many characters, some of which are wider than a digit; a wide table has none to spare. */
+export const columnOf = (width: number, size: number) => (size === SIZES[0] ? width * 1.1 + 1 : width * 1.05 + 0.5)
+
+/** The gap between two columns. */
+export const gapOf = (size: number) => (size - 9) / 2
 
 /** The width of a table. */
-export function widthOf(widths: readonly number[]): number {
-  return widths.reduce((sum, width) => sum + columnOf(width) + GAP, -GAP)
+export function widthOf({ widths, size }: Pick<Columns, 'widths' | 'size'>): number {
+  return widths.reduce((sum, width) => sum + columnOf(width, size) + gapOf(size), -gapOf(size))
 }
