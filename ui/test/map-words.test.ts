@@ -75,6 +75,21 @@ describe('the footer', () => {
     flushSync()
   })
 
+  it('has no choice of layers with less memory, and says why', () => {
+    kept.app.apply({ event: 'turn', turn: turn({ hasMap: true }) })
+    kept.map.painted = mapOf(3)
+    show(Footer)
+    const filter = () => all('layer-filter')[0] as HTMLSelectElement
+    const why = () => [filter().disabled, filter().title]
+    expect(why()).toEqual([false, ''])
+    kept.map.wanted = 10
+    flushSync()
+    expect(why()).toEqual([true, 'With less memory, all layers are shown together'])
+    kept.map.wanted = null
+    flushSync()
+    expect(filter().disabled).toBe(false)
+  })
+
   it('counts layers as the model does, and names those outside the map', () => {
     kept.app.apply({ event: 'turn', turn: turn({ hasMap: true, state: 'reading', windows }) })
     kept.app.apply({ event: 'map', turn: 1, layersDone: 2, layers: 3 })
