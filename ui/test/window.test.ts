@@ -50,6 +50,28 @@ async function start() {
   }
 }
 
+describe('the line below a view that covers the document', () => {
+  it('has only the way back, and the button has the focus again', async () => {
+    await start()
+    const ids = () =>
+      [...document.querySelectorAll<HTMLElement>('footer [data-testid]')].map((element) => element.dataset['testid'])
+    const before = ids()
+    expect(before).toContain('layer-filter')
+    for (const leave of ['compare-button', 'compare-close']) {
+      one('compare-button')!.focus()
+      one('compare-button')!.click()
+      flushSync()
+      expect([ids(), one('compare-button')!.textContent]).toEqual([['compare-button'], 'Back to the document'])
+      // WebKitGTK shows a tooltip over the page below.
+      expect([one('compare-button')!.title, one('compare-close')!.title]).toEqual(['', ''])
+      one(leave)!.click()
+      flushSync()
+      expect([ids(), one('comparison')]).toEqual([before, null])
+      expect(document.activeElement).toBe(one('compare-button'))
+    }
+  })
+})
+
 describe('Alt with ↓ and ↑', () => {
   const press = (way: 'Down' | 'Up') => {
     const init = { key: `Arrow${way}`, altKey: true, bubbles: true, cancelable: true }
