@@ -1,7 +1,7 @@
 import { describe, expect, it, vi } from 'vitest'
 import { cited, withButtons, withSources } from '../src/lib/citations'
 import { render } from '../src/lib/markdown'
-import { answerFacts, turn } from './given'
+import { answerFacts, documentFacts, turn } from './given'
 
 const source = (text: string, page: number | null = null) => ({
   start: 0,
@@ -100,9 +100,11 @@ describe('citations', () => {
   it('are copied with their passages', () => {
     const text = withSources(of([{ end: answer.indexOf(' It'), source: 0 }]))
     expect(text).toBe('The code is **4711**. [1] It is old.\n\n[1] page 3: The code is 4711.\n[2] Old.\n')
+    const table = turn({ answer: 'Yes.', sources: [source('| Oil | **33** |\n|---|---|\n| Gas | 9 |')] })
+    expect(withSources(table, documentFacts({ kind: 'markdown' }))).toBe('Yes.\n\n- Oil · 33 Gas · 9\n')
     const noted = withSources(of([]), null, ['A number stands nowhere in the document: 7.'])
     expect(noted).toBe(
-      'The code is **4711**. It is old.\n\nA number stands nowhere in the document: 7.\n\n[1] page 3: The code is 4711.\n[2] Old.\n',
+      'The code is **4711**. It is old.\n\nA number stands nowhere in the document: 7.\n\n- page 3: The code is 4711.\n- Old.\n',
     )
   })
 })

@@ -520,6 +520,29 @@ describe('a turn', () => {
     expect(find('source')?.querySelector('bdi')?.textContent).toBe('the lessor')
   })
 
+  it('shows a passage of a table of Markdown as its cells', () => {
+    const kept = given()
+    kept.app.document = { ...kept.app.document!, kind: 'markdown' }
+    const text = '| **AquaNord** |  | €1,325 |'
+    const source = { start: 40, end: 80, page: null, document: null, text, weight: 0.5, kept: 0.94 }
+    const facts = answerFacts({ citations: [{ end: 4, source: 0 }] })
+    kept.app.apply({ event: 'turn', turn: turn({ answer: 'Yes.', sources: [source], facts }) })
+    show(Turn, kept, { versions: kept.app.turns })
+    const cells = 'AquaNord · €1,325'
+    expect([find('source')?.querySelector('bdi')?.textContent, find('citation')?.title]).toEqual([cells, cells])
+  })
+
+  it('is copied with its passages whenever there are some', () => {
+    const kept = given()
+    const source = { start: 40, end: 80, page: null, document: null, text: 'the lessor', weight: 0.5, kept: 0.94 }
+    kept.app.apply({ event: 'turn', turn: turn({ answer: 'Yes.', sources: [source], facts: answerFacts() }) })
+    show(Turn, kept, { versions: kept.app.turns })
+    expect(find('copy-sources')?.textContent).toBe('Copy with sources')
+    kept.app.apply({ event: 'turn', turn: turn({ answer: 'Yes.', facts: answerFacts() }) })
+    flushSync()
+    expect(find('copy-sources')).toBeNull()
+  })
+
   it('says how many passages there are, and folds them', () => {
     const kept = given()
     const source = { start: 40, end: 80, page: null, document: null, text: 'the lessor', weight: 0.5, kept: 0.94 }

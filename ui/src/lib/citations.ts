@@ -2,9 +2,10 @@
  * Citations: numbers behind the sentences of an answer, for the passages that they stand on. Offsets are UTF-16 units of
  * the turn's whole answer, with thoughts.
  */
-import type { Citation, Source, Turn } from './contract'
+import type { Citation, DocumentFacts, Source, Turn } from './contract'
 import { renderedWords } from './attended'
-import { pageName } from './blocks'
+import { kindAt, pageName } from './blocks'
+import { plainOf } from './table'
 import { parted } from './thoughts'
 
 /** Signs that belong to the word before them, and a unit behind a number. */
@@ -19,6 +20,11 @@ function alike(one: Source, other: Source): boolean {
 /** The passages of an answer as they are listed and numbered: of those that are alike, the first. */
 export function passagesOf({ sources }: Pick<Turn, 'sources'>): Source[] {
   return sources.filter((one, i) => sources.findIndex((other) => alike(other, one)) === i)
+}
+
+/** The words of a passage, without the marks of Markdown. */
+export function plain({ start, text }: Source, document: Pick<DocumentFacts, 'kind' | 'documents'> | null): string {
+  return document !== null && kindAt(document, start) === 'markdown' ? plainOf(text) : text
 }
 
 /** The answer without thoughts, and its citations as offsets in it, by the passages as they are listed. */
@@ -100,10 +106,13 @@ function following(node: Text): Text | null {
   return walker.nextNode() as Text | null
 }
 
-/** An answer with bracketed numbers, what is said below it, and its numbered passages, for the clipboard. */
+/**
+ * An answer with bracketed numbers, what is said below it, and its passages, for the clipboard. They are numbered if the
+ * answer cites some.
+ */
 export function withSources(
   turn: Turn,
-  document: { pageNoun: string } | null = null,
+  document: Pick<DocumentFacts, 'kind' | 'documents' | 'pageNoun'> | null = null,
   notes: readonly string[] = [],
 ): string {
   const { answer, citations } = cited(turn)
@@ -118,7 +127,9 @@ export function withSources(
     const place = [source.document, source.page === null ? null : pageName(document, source.page)].filter(
       (p) => p !== null,
     )
-    return `[${i + 1}] ${place.length > 0 ? `${place.join(', ')}: ` : ''}${source.text.replace(/\s+/g, ' ').trim()}`
+    const words = plain(source, document).replace(/\s+/g, ' ').trim()
+    const sign = citations.length > 0 ? `[${i + 1}]` : '-'
+    return `${sign} ${place.length > 0 ? `${place.join(', ')}: ` : ''}${words}`
   })
   return [text.trimEnd(), notes.join('\n'), lines.join('\n')].filter((part) => part !== '').join('\n\n') + '\n'
 }

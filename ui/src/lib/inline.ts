@@ -27,11 +27,6 @@ export function withoutMarks(words: string): string {
   return shown.join('')
 }
 
-/** `words`, a passage of Markdown, without its marks. */
-export function shownOnly(words: string): string {
-  return withoutMarks(words).replaceAll(NOTHING, '')
-}
-
 /** The range of a token's source that is shown. */
 function visibleIn(token: Token): [number, number] {
   const { raw } = token

@@ -102,6 +102,20 @@ export function rowsOf(table: string, style: Style, shown = table): Row[] {
   })
 }
 
+/** `words`, a passage of Markdown, without its marks and with points between the cells of a table. */
+export function plainOf(words: string): string {
+  const looks = withoutMarks(words)
+  let at = 0
+  const lines = words.split('\n').map((line) => {
+    const shown = looks.slice(at, at + line.length)
+    at += line.length + 1
+    if (!FRAMED.test(line)) return shown
+    const cells = rowsOf(line, 'framed', shown)[0]!.cells.map((cell) => cell.replaceAll(NOTHING, '').trim())
+    return cells.filter((cell) => cell !== '').join(' · ')
+  })
+  return lines.join('\n').replaceAll(NOTHING, '').trim()
+}
+
 /** The cells of `row`, as `looks`. */
 function barred(row: string, looks: string, borders: RegExp): string[] {
   const cells: string[] = []
