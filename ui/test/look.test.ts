@@ -123,12 +123,12 @@ describe('numbers', () => {
 })
 
 describe('the text size', () => {
-  it('is followed by all text of a question and its answer', () => {
-    const parts = import.meta.glob<string>('../src/parts/{Answer,Thoughts,Turn,TurnFoot,Versions}.svelte', {
+  it('is followed by all text of a question and its answer, also while it is typed', () => {
+    const parts = import.meta.glob<string>('../src/parts/{Answer,Composer,Thoughts,Turn,TurnFoot,Versions}.svelte', {
       query: '?raw', import: 'default', eager: true,
     }) // prettier-ignore
     const fixed = Object.values(parts).flatMap((text) => text.match(/(?:font-size|line-height): [\d.]+px/g) ?? [])
-    expect([Object.keys(parts).length, fixed]).toEqual([5, []])
+    expect([Object.keys(parts).length, fixed]).toEqual([6, []])
   })
 })
 
