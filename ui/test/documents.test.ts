@@ -146,6 +146,9 @@ describe('the list of documents', () => {
       'a.txt Remove',
       'b.pdf 2 pages Remove',
     ])
+    kept.app.document = { ...kept.app.document!, pageNoun: 'sheet' }
+    flushSync()
+    expect(all('part')[1]!.querySelector('small')?.textContent).toBe('2 sheets')
     all('part')[1]!.querySelector('button')!.click()
     expect(kept.reader.target?.offset).toBe(three)
     flushSync()

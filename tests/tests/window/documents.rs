@@ -4,7 +4,7 @@ use std::fs;
 
 use kept_tests::golden;
 use kept_tests::window::{ANSWER, App, Dialog, Home, Launch, QUESTION, first_start, words};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn sample() -> String {
     fs::read_to_string(golden::repository().join("assets/sample.txt")).expect("the sample")
@@ -52,6 +52,16 @@ fn files_dropped_together_share_a_conversation() {
     app.until("the header counts them", |app| {
         app.text("documents-button").filter(|t| t == "2 documents")
     });
+    for (width, height) in [(860, 560), (1280, 800)] {
+        app.driver().resize(width, height).expect("another size");
+        app.until("the header fits, and the number is readable", |app| {
+            let script = "const [number, button] = [$('documents-button'), $('open-button')]
+                return innerWidth === args[0] && number.scrollWidth <= number.clientWidth
+                  && $('contents-button').getBoundingClientRect().right <= button.getBoundingClientRect().left";
+            (app.script(script, json!([width])) == json!(true)).then_some(())
+        });
+        app.picture(&format!("header-{width}"));
+    }
     app.until("the first says where it begins", |app| {
         app.texts("part-heading").contains(&"tide.txt".to_owned())
     });
