@@ -253,6 +253,37 @@ fn the_page_shows_what_is_remembered_because_of_the_question() {
 }
 
 #[test]
+fn a_wide_table_stands_in_columns_without_broken_words() {
+    let Some(home) = Home::new() else { return };
+    let app = first_start(&home);
+    let mut sheet = String::from("Invoice,Date,Customer,Item,Quantity,Unit price,Total,Paid\n");
+    for i in 1..30 {
+        sheet += &format!(
+            "INV-24{i:02},2024-01-01,Harbour Bakery,Whiteboard,{i},180,{},yes\n",
+            180 * i
+        );
+    }
+    app.drop_files(&[&home.file("invoices.csv", sheet)]);
+    app.shows_document("invoices.csv");
+    for (width, height) in [(860, 560), (1280, 800)] {
+        app.driver().resize(width, height).expect("another size");
+        app.until("titles of one word are in one line", |app| {
+            let script = "const range = document.createRange()
+                const lines = cell => {
+                  range.selectNodeContents(cell)
+                  return new Set([...range.getClientRects()].map(box => box.top)).size
+                }
+                const titles = [...(document.querySelector('.table .row')?.children ?? [])]
+                return innerWidth === args[0] && titles.length === 8
+                  && titles.every(title => title.textContent.includes(' ') || lines(title) === 1)";
+            (app.script(script, json!([width])) == json!(true)).then_some(())
+        });
+        app.picture(&format!("wide-{width}"));
+    }
+    app.close();
+}
+
+#[test]
 fn a_table_stands_in_columns_and_is_painted_in_its_cells() {
     let Some(home) = Home::new() else { return };
     let app = first_start(&home);
