@@ -3,7 +3,15 @@
  * paragraph. As shown they have the same length (`inline.ts`).
  */
 import type { MarkdownPart } from './headings'
-import type { Pair } from './reflow'
+
+/** Two lines without a blank line between them. White space at the end of a line is not part of it. */
+export interface Pair {
+  start: number
+  end: number
+  /** Start of the next line, including its indentation. */
+  next: number
+  nextEnd: number
+}
 
 /** What a block of Markdown is: only text has marks inside its lines. */
 export type Shape = 'text' | 'code' | 'table' | 'quote'

@@ -12,7 +12,7 @@
 import { isSpace } from './blocks'
 import type { DocumentPart } from './contract'
 import type { Heading, MarkdownPart } from './headings'
-import { isOneParagraph, marksOf } from './lines'
+import { isOneParagraph, marksOf, type Pair } from './lines'
 
 /** The usual length of a full line, or a text whose lines may have any. */
 export type Width = number | 'markdown'
@@ -136,15 +136,6 @@ export function shown(
 /** A heading as shown, of the same length: its marks have no width. */
 export function shownHeading(text: string, { start, title, last, end }: Heading): string {
   return '\u200b'.repeat(title - start) + text.slice(title, last) + '\u200b'.repeat(end - last)
-}
-
-/** Two lines without a blank line between them. White space at the end of a line is not part of it. */
-export interface Pair {
-  start: number
-  end: number
-  /** Start of the next line, including its indentation. */
-  next: number
-  nextEnd: number
 }
 
 /** Calls `visit` for every line that another one follows. The pair is reused. */
