@@ -74,6 +74,18 @@ describe('wrapped prose', () => {
     expect(show(prose)).toBe(book(12, (text) => text))
   })
 
+  it('may have many words with capitals, as German has', () => {
+    const sentences = [
+      'Der Mieter zahlt der Vermieterin die Miete, die Kosten der Heizung und die Gebühren für Wasser und Müll.',
+      'Die Kaution liegt auf einem Sparbuch der Bank, und die Zinsen stehen dem Mieter zu.',
+      'Schäden an Fenstern, Türen und Böden meldet der Mieter der Verwaltung am Tag der Entdeckung.',
+      'Ein Umbau des Bades bedarf der Zustimmung der Eigentümer, der Haustiere wegen auch der Zustimmung der Nachbarn.',
+    ]
+    const prose = wrap(Array.from({ length: 24 }, (_, i) => sentences[(i * 3) % 4]).join(' '), 76)
+    expect(breaks(prose)).toBeGreaterThan(20)
+    expect(breaks(show(prose))).toBe(0)
+  })
+
   it('keeps the ends of paragraphs without empty lines between them', () => {
     const prose = book(16, (text) => wrap(text, 76, serif), '\n')
     const lines = show(prose).split('\n')

@@ -43,8 +43,8 @@ const LONG = 1.5
 const WORD = 20
 /** Wrapped prose has at least this share of full lines, */
 const FULL_LINES = 0.4
-/** and this share of them continues in the middle of a sentence. Verse and lists begin lines with capitals. */
-const CONTINUED = 0.5
+/** and this share of them continues with a small letter: in German nouns have capitals, verse and lists begin with them. */
+const CONTINUED = 0.3
 
 /** Bullets, numbers and other marks of lists, headings, page numbers, quotes, tables and references. */
 const MARK = new RegExp(
