@@ -190,13 +190,13 @@ impl<'a> ChunkScratch<'a> {
             };
             let mut probabilities = vec![0.0; group * tokens];
             window_scores(&task.newest(1).window(), &mut probabilities, chunk.stop)?;
-            let places = match kept.classes.is_some() {
+            let before = match kept.classes.is_some() {
                 true => kept.attended(head).to_vec(),
                 false => kept.kept(head),
             };
             let position = |row: usize| match row.checked_sub(scratch.live) {
                 Some(in_chunk) => Pos(chunk.first.0 + in_chunk as u32),
-                None => places[row],
+                None => before[row],
             };
             let by_query = probabilities.chunks_exact(tokens);
             peaks.extend(by_query.map(|probabilities| HeadPeak::of(probabilities, position)));
