@@ -32,13 +32,16 @@ const STACK_BYTES: usize = 64 << 20;
 const WALL_PER_CPU_SECOND: u64 = 6;
 /// Exit code for an invalid command line.
 const MALFORMED: i32 = 2;
+/// Exit code of work that panicked. The reply is the place in the source then, of at most [`PLACE_CHARS`] characters.
+const PANICKED: i32 = 3;
+const PLACE_CHARS: usize = 120;
 
 /// Work by name: bytes in, bytes out.
 #[derive(Debug, Clone, Copy)]
 pub struct Task {
     /// The name.
     pub name: &'static str,
-    /// The work. Where it panics, there is no reply.
+    /// The work. If it panics, the run ends with [`Exceeded::Panicked`].
     pub work: fn(Vec<u8>) -> Vec<u8>,
 }
 
@@ -68,7 +71,10 @@ pub enum Exceeded {
     /// A longer reply than the limit in bytes.
     #[error("it unfolds to more than {} MiB", .0 >> 20)]
     Reply(u64),
-    /// The work gave up.
+    /// The work panicked at this place in its source, `FOLDER/FILE.rs:LINE`.
+    #[error("the code that reads it fails (at {0})")]
+    Panicked(String),
+    /// No such work, or a reply that makes no sense.
     #[error("its structure makes no sense")]
     Senseless,
 }
@@ -84,6 +90,9 @@ pub enum Failure {
     NotStarted(#[from] io::Error),
 }
 
+/// Where a thread of the process that works panicked first.
+static PANIC_PLACE: OnceLock<String> = OnceLock::new();
+
 /// The exit code with which this program's allocator ends it, once [`enter`] was called.
 static OUT_OF_MEMORY: OnceLock<i32> = OnceLock::new();
 
@@ -94,8 +103,7 @@ pub fn enter(tasks: &[Task], out_of_memory: i32) {
     let mut arguments = std::env::args_os().skip(1);
     let first = arguments.next();
     if first.as_ref().is_some_and(|first| first == ARGUMENT) {
-        let done = serve(tasks, arguments);
-        std::process::exit(done.map_or(MALFORMED, |()| 0));
+        std::process::exit(serve(tasks, arguments).unwrap_or(MALFORMED));
     }
     if first.is_some_and(|first| first == program::ARGUMENT) {
         program::become_program(arguments);
@@ -146,10 +154,20 @@ pub fn run(task: &str, input: &[&[u8]], limits: Limits) -> Result<Vec<u8>, Failu
         match (reply, status) {
             (Ok(Ok(reply)), _) if !fits(&reply) => Err(Exceeded::Reply(limits.reply).into()),
             (Ok(reply), Some(status)) if status.success() => Ok(reply?),
+            (Ok(Ok(place)), Some(status)) if status.code() == Some(PANICKED) => {
+                Err(Exceeded::Panicked(printable(&place)).into())
+            }
             (_, Some(status)) => Err(reason(status, limits, out_of_memory).into()),
             (_, None) => Err(Exceeded::Time(limits.seconds).into()),
         }
     })
+}
+
+/// Text of a process that hostile input may have taken over, for an error message.
+fn printable(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    let visible = text.chars().filter(char::is_ascii_graphic);
+    visible.take(PLACE_CHARS).collect()
 }
 
 /// Waits for the end of a process; `None` if it had to be ended.
@@ -206,10 +224,12 @@ fn reason(status: ExitStatus, limits: Limits, out_of_memory: i32) -> Exceeded {
     }
 }
 
-/// The process that works: `TASK MEMORY SECONDS INPUT_BYTES`.
-fn serve(tasks: &[Task], mut arguments: impl Iterator<Item = OsString>) -> Option<()> {
-    // A hostile file may choose the text of a panic: it is not printed.
-    std::panic::set_hook(Box::new(|_| ()));
+/// The process that works: `TASK MEMORY SECONDS INPUT_BYTES`. Returns its exit code.
+fn serve(tasks: &[Task], mut arguments: impl Iterator<Item = OsString>) -> Option<i32> {
+    // A hostile file may choose the text of a panic, but not its place.
+    std::panic::set_hook(Box::new(|panic| {
+        let _ = PANIC_PLACE.set(panic.location().map_or_else(String::new, place));
+    }));
     let task = arguments.next()?;
     let work = tasks.iter().find(|known| task == known.name)?.work;
     let mut number = || arguments.next()?.to_str()?.parse::<u64>().ok();
@@ -220,7 +240,22 @@ fn serve(tasks: &[Task], mut arguments: impl Iterator<Item = OsString>) -> Optio
     let working = thread::Builder::new()
         .stack_size(STACK_BYTES)
         .spawn(move || work(input));
-    let reply = working.ok()?.join().ok()?;
+    let (reply, code) = match working.ok()?.join() {
+        Ok(reply) => (reply, 0),
+        Err(_) => (PANIC_PLACE.get()?.clone().into_bytes(), PANICKED),
+    };
     let mut stdout = io::stdout();
-    stdout.write_all(&reply).and_then(|()| stdout.flush()).ok()
+    stdout
+        .write_all(&reply)
+        .and_then(|()| stdout.flush())
+        .ok()?;
+    Some(code)
+}
+
+/// `FOLDER/FILE.rs:LINE`, with the last folder of the path that is not `src`.
+fn place(location: &std::panic::Location<'_>) -> String {
+    let mut parts: Vec<&str> = location.file().split(['/', '\\']).collect();
+    parts.retain(|part| *part != "src");
+    let short = parts[parts.len().saturating_sub(2)..].join("/");
+    format!("{short}:{}", location.line())
 }
