@@ -130,6 +130,15 @@ impl ApiError {
                 | EngineError::TooLongFor { .. }
                 | EngineError::QuestionTooLong { .. },
             ) => (StatusCode::BAD_REQUEST, "context_length_exceeded"),
+            // Not the request's fault.
+            Self::Engine(
+                EngineError::Gpu(_)
+                | EngineError::Model(_)
+                | EngineError::Vault(_)
+                | EngineError::DamagedTensor { .. }
+                | EngineError::NotANumber
+                | EngineError::SamplingFailed(_),
+            ) => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
             Self::Engine(_) => (StatusCode::BAD_REQUEST, "refused"),
             Self::Bug(_) => (StatusCode::INTERNAL_SERVER_ERROR, "bug"),
         }

@@ -2,6 +2,9 @@
 //! answered as usual. On this computer's GPU in a `cuda` build, else on the emulator; only a separate process may lose
 //! a real GPU, and only where one exists.
 
+use std::net::TcpListener;
+use std::thread;
+
 use crate::gpus::*;
 use kept_cuda::{Buffer, Device, DeviceError, emulated};
 use kept_engine::documents::Document;
@@ -12,6 +15,7 @@ use kept_engine_cuda::OnGpu;
 use kept_models::testing::TinyLlama;
 use kept_tests::worker::{Worker, ask, endless, is_end, open_document, open_model};
 use kept_worker::protocol::{Failure, Reply, Request};
+use serde_json::{Value, json};
 
 /// Memory of the emulated GPU, which a test fills.
 const LITTLE: u64 = 32 << 20;
@@ -260,6 +264,56 @@ fn a_failed_gpu_gives_one_error_message() {
         }
         assert_eq!(answered(&whole, method), expected, "{method}");
     }
+}
+
+/// The server names the failure to the client, and ends with it: it could answer nothing more.
+#[test]
+fn a_failed_gpu_ends_the_server() {
+    if without_emulator() {
+        return;
+    }
+    let file = model();
+    let (gpu, meter) = emulated::fault_injecting(90, 1 << 30);
+    let engine = on(&file, &gpu);
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let settings = kept_serve::Settings {
+        model: "tiny".into(),
+        token: "secret".into(),
+        origins: Vec::new(),
+        method: MethodSpec::plain("snapkv"),
+        budget: Some(Budget::Rows(40)),
+        max_tokens: 5,
+        limits: Limits::from(Streaming::Off),
+        vault: None,
+    };
+    let serving =
+        thread::spawn(move || kept_serve::serve(engine, listener, settings, &Stop::new()));
+    let ask = || {
+        let agent = ureq::Agent::config_builder().http_status_as_error(false);
+        let reply = ureq::Agent::from(agent.build())
+            .post(format!("http://{address}/v1/chat/completions"))
+            .header("Authorization", "Bearer secret")
+            .send_json(json!({"messages": [{"role": "user", "content": "the word and the word"}]}));
+        let mut reply = reply.expect("a reply");
+        (
+            reply.status().as_u16(),
+            reply.body_mut().read_json::<Value>().expect("JSON"),
+        )
+    };
+    assert_eq!(ask().0, 200);
+    meter.fails_after(0);
+    let (status, reply) = ask();
+    let sentence = reply["error"]["message"].as_str().expect("a sentence");
+    assert!(
+        status == 500 && sentence.contains("GPU"),
+        "{status} {reply}"
+    );
+    let ended = serving.join().expect("no panic").expect_err("an error");
+    assert!(
+        sentence.contains(&ended.to_string()),
+        "{ended} | {sentence}"
+    );
 }
 
 /// Whether this build has a GPU to lose; prints a note if not.
