@@ -134,11 +134,11 @@ describe('times', () => {
       ['Without a document', '', [2, 4]],
     ])
     // Of two documents of one name it is not known which one the vault is of.
-    const another = entry({ id: 5, document: 'lease.pdf', documentId: 10, pages: 3 })
+    const another = entry({ id: 5, document: 'lease.pdf', documentId: 10, pages: 3, pageNoun: 'slide' })
     expect(byDocument([...entries, another], stored, now).map(({ facts }) => facts)).toEqual([
       '12 pages',
       '',
-      '3 pages',
+      '3 slides',
     ])
     expect(byDocument(entries, [...stored, ...stored], now)[0]?.facts).toBe('12 pages')
   })

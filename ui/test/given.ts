@@ -91,6 +91,7 @@ export function entry(some: Partial<ConversationEntry> = {}): ConversationEntry 
     document: 'sample.txt',
     documentId: 1,
     pages: 0,
+    pageNoun: 'page',
     questions: 1,
     updated: 0,
     pinned: false,

@@ -19,6 +19,8 @@ pub struct ConversationEntry {
     pub document_id: u64,
     /// The document's pages, if it has any.
     pub pages: usize,
+    /// What its pages are called: `page`, `slide`, `sheet` or `chapter`.
+    pub page_noun: String,
     /// Number of questions.
     pub questions: usize,
     /// Time of the last question, in seconds since 1970.

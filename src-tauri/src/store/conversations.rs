@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use kept_engine::documents::Kind;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
@@ -20,7 +21,7 @@ impl Store {
     /// All conversations with a question, in no particular order.
     pub async fn conversations(&self) -> Result<Vec<ConversationEntry>, StoreError> {
         let rows = sqlx::query(
-            "SELECT conversation.id, conversation.document, json_extract(document.info, '$.name') AS name, coalesce(json_array_length(document.info, '$.pages'), 0) AS pages, title, pinned, updated, \
+            "SELECT conversation.id, conversation.document, json_extract(document.info, '$.name') AS name, coalesce(json_array_length(document.info, '$.pages'), 0) AS pages, json_extract(document.info, '$.kind') AS kind, title, pinned, updated, \
              (SELECT count(*) FROM turn WHERE turn.conversation = conversation.id AND version_of IS NULL) AS questions, \
              (SELECT question FROM turn WHERE turn.conversation = conversation.id ORDER BY id LIMIT 1) AS first \
              FROM conversation JOIN document ON document.id = conversation.document WHERE deleted = 0",
@@ -141,12 +142,14 @@ fn conversation_of_row(row: &SqliteRow) -> Result<ConversationEntry, StoreError>
     let first: Option<String> = row.try_get("first")?;
     let first = first.unwrap_or_default();
     let title: Option<String> = row.try_get("title")?;
+    let kind: String = row.try_get("kind")?;
     Ok(ConversationEntry {
         id: id_of_row(row.try_get("id")?)?,
         title: title.unwrap_or_else(|| first.clone()),
         document: row.try_get("name")?,
         document_id: id_of_row(row.try_get("document")?)?,
         pages: usize::try_from(row.try_get::<i64, _>("pages")?).unwrap_or_default(),
+        page_noun: Kind::from_code(&kind).page_noun().to_owned(),
         first,
         questions: usize::try_from(questions).unwrap_or_default(),
         updated: id_of_row(row.try_get("updated")?)?,

@@ -24,7 +24,8 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 fn document(id: u64) -> OpenDocument {
     let info = Document {
         name: "a é.pdf".into(),
-        kind: Kind::Pdf,
+        // The second one has slides.
+        kind: Kind::from_code(if id == 2 { "PPTX" } else { "pdf" }),
         encoding: "PDF".into(),
         source_bytes: 999,
         skipped_bytes: 0,
@@ -174,6 +175,7 @@ fn conversation(id: u64, document_id: u64) -> ConversationEntry {
         document: "a é.pdf".into(),
         document_id,
         pages: document(document_id).facts.pages.len(),
+        page_noun: document(document_id).facts.page_noun,
         first: turn(id, TurnState::Done).question,
         questions: 1,
         updated: 1000 + id,

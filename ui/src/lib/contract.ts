@@ -485,6 +485,10 @@ documentId: number,
  */
 pages: number, 
 /**
+ * What its pages are called: `page`, `slide`, `sheet` or `chapter`.
+ */
+pageNoun: string, 
+/**
  * Number of questions.
  */
 questions: number, 

@@ -60,7 +60,7 @@ export function byDocument(
 ): Group[] {
   const groups = new Map<number, Group>()
   for (const entry of entries) {
-    const { documentId, document, pages } = entry
+    const { documentId, document, pages, pageNoun } = entry
     // All conversations without a document are one group.
     const id = document === '' ? -1 : documentId
     const known = groups.get(id)
@@ -73,7 +73,7 @@ export function byDocument(
     const [vault, another] = stored.filter(({ name }) => name === document)
     const clear = vault && !another && named.every((other) => other.documentId === documentId)
     const facts = [
-      ...(pages > 0 ? [plural(pages, 'page')] : []),
+      ...(pages > 0 ? [plural(pages, pageNoun)] : []),
       ...(clear ? [`${bytes(vault.bytes)} in the vault`, `read ${when(vault.used, now)}`] : []),
     ]
     groups.set(id, { name: document || 'Without a document', facts: facts.join(' · '), entries: [entry] })

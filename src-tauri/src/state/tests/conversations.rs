@@ -172,6 +172,7 @@ fn titles_and_pins_are_kept_and_sorted() {
         document: "a.txt".into(),
         document_id: 1,
         pages: 0,
+        page_noun: "page".into(),
         first: format!("Question {id}"),
         questions: 1,
         updated,
