@@ -13,8 +13,7 @@ use crate::numbers;
 use crate::sources::sources;
 use crate::{
     Answer, AnswerReport, Ask, CompactCache, Decoder, Engine, EngineError, Event, Finish, HeadPeak,
-    MemoryLedger, MemoryNow, PrefillOutcome, Prompt, RetentionMap, Sampler, Turn, Votes,
-    peak_resident_bytes,
+    MemoryLedger, PrefillOutcome, Prompt, RetentionMap, Sampler, Turn, Votes, peak_resident_bytes,
 };
 use kept_vault::VaultUse;
 
@@ -110,12 +109,7 @@ impl Engine {
                 max_tokens: ask.max_tokens,
                 stop: answering.stop,
                 prompt_tokens,
-                base_memory: MemoryNow {
-                    weights: ledger.weights,
-                    tables: read.method_bytes,
-                    scratch: ledger.rope + ledger.decode,
-                    ..MemoryNow::default()
-                },
+                base_memory: ledger.while_decoding(read.method_bytes),
             }
             .run(&read.hidden, watch)?
         };

@@ -64,6 +64,16 @@ impl MemoryLedger {
         if self.gpu > 0 { self.gpu } else { self.peak() }
     }
 
+    /// Memory in use during decode, without kept rows; `tables`: bytes of the method's data at this moment.
+    pub(crate) fn while_decoding(&self, tables: u64) -> MemoryNow {
+        MemoryNow {
+            weights: self.weights,
+            tables,
+            scratch: self.rope + self.decode,
+            ..MemoryNow::default()
+        }
+    }
+
     /// Bytes of a prompt of `tokens` tokens: for each an id (twice, because the tokenizer caches the document's), a
     /// byte range and a vote.
     pub(crate) fn prompt_bytes(tokens: usize) -> u64 {

@@ -98,26 +98,30 @@ pub struct WithinMemory {
     pub cost: Option<String>,
 }
 
+impl fmt::Display for WithinMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} of memory: {} rows per head ({:.0} % of the prompt), {}, in chunks of {} tokens, {} at the worst moment",
+            format_bytes(self.limit),
+            self.rows,
+            100.0 * self.rows as f64 / self.tokens.max(1) as f64,
+            self.cache,
+            self.chunk,
+            format_bytes(self.bytes),
+        )?;
+        match &self.cost {
+            Some(cost) => write!(f, "; {cost}"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Note::AutoChose { reason } => write!(f, "chose {reason}"),
-            Note::WithinMemory(within) => {
-                write!(
-                    f,
-                    "{} of memory: {} rows per head ({:.0} % of the prompt), {}, in chunks of {} tokens, {} at the worst moment",
-                    format_bytes(within.limit),
-                    within.rows,
-                    100.0 * within.rows as f64 / within.tokens.max(1) as f64,
-                    within.cache,
-                    within.chunk,
-                    format_bytes(within.bytes),
-                )?;
-                match &within.cost {
-                    Some(cost) => write!(f, "; {cost}"),
-                    None => Ok(()),
-                }
-            }
+            Note::WithinMemory(within) => within.fmt(f),
             Note::Streaming {
                 tokens,
                 rows,
