@@ -20,7 +20,9 @@ use crate::found::{BETWEEN_PAGES, Found};
 use crate::pdf_bookmarks::{self, Bookmark};
 use crate::pdf_cmaps::RecodedFonts;
 use crate::pdf_headings::{self, Sizes};
-use crate::{Page, Why, guarded, hyphens, pdf_content, pdf_layout, pdf_repair, running_heads};
+use crate::{
+    Page, Why, guarded, hyphens, pdf_content, pdf_layout, pdf_repair, pdf_to_unicode, running_heads,
+};
 
 /// Timeout for loading the file, and for each page. A page takes milliseconds; the margin is for slow machines.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -198,6 +200,7 @@ fn extract(bytes: &[u8], password: Option<&str>, sender: &Sender<Progress>, stop
     if sender.send(loaded).is_err() {
         return;
     }
+    pdf_to_unicode::rewrite(&mut pdf);
     let fonts = RecodedFonts::prepare(&mut pdf);
     let most = MAX_TEXT_BYTES;
     for page in pages {

@@ -4,10 +4,11 @@
 //! strings of each page are recoded, and a `ToUnicode` map says that a code is its own character.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt::Write;
 
 use encoding_rs::{BIG5, EUC_JP, EUC_KR, Encoding, GB18030, SHIFT_JIS, UTF_8, UTF_16BE};
-use pdf_extract::{Dictionary, Document as Pdf, Object, ObjectId, Stream};
+use pdf_extract::{Document as Pdf, Object, ObjectId};
+
+use crate::pdf_to_unicode;
 
 /// Widths of the letters from the space to the tilde, in thousandths of the font's size: about half of a Chinese
 /// character's. The file's own are of glyph numbers.
@@ -146,12 +147,8 @@ fn encoding_of(cmap: &str) -> Option<(&'static Encoding, bool)> {
 
 /// A `ToUnicode` map from each code unit to itself.
 fn map_of(units: &BTreeSet<u16>) -> Object {
-    let mut map = format!("begincmap\n{} beginbfchar\n", units.len());
-    for unit in units {
-        let _ = writeln!(map, "<{unit:04x}> <{unit:04x}>");
-    }
-    map.push_str("endbfchar\nendcmap\n");
-    Object::Stream(Stream::new(Dictionary::new(), map.into_bytes()))
+    let text = |unit: &u16| Some((u32::from(*unit), char::from_u32((*unit).into())?.into()));
+    pdf_to_unicode::written(&units.iter().filter_map(text).collect())
 }
 
 /// Gives the descendant of a font widths of code units.

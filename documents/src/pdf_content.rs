@@ -11,6 +11,7 @@ use flate2::read::ZlibDecoder;
 use pdf_extract::content::{Content, Operation};
 use pdf_extract::{Dictionary, Document as Pdf, Object, ObjectId, Stream};
 
+use crate::pdf_annotations::{self, Annotation};
 use crate::pdf_cmaps::{RecodedFonts, ShownUnits};
 
 /// The most bytes of one decompressed stream.
@@ -82,7 +83,8 @@ fn is_bomb(stream: &Stream) -> bool {
 /// Rewrites the content of `page` and of its forms. Returns the new content stream, which can be deleted after the page
 /// is drawn; `None` if the page is damaged.
 pub(crate) fn clean_page(pdf: &mut Pdf, fonts: &RecodedFonts, page: ObjectId) -> Option<ObjectId> {
-    let resources = inherited_resources(pdf, page);
+    let mut resources = inherited_resources(pdf, page);
+    let annotations = pdf_annotations::add_forms(pdf, page, &mut resources);
     let mut content = Vec::new();
     let parts = pdf.get_page_contents(page);
     let contents = pdf.get_dictionary(page).ok()?.get(b"Contents");
@@ -108,7 +110,11 @@ pub(crate) fn clean_page(pdf: &mut Pdf, fonts: &RecodedFonts, page: ObjectId) ->
         shows_text: false,
         loses_text: false,
     };
-    let (content, _) = cleaner.clean(&content, &resources, false)?;
+    let (mut content, _) = cleaner.clean(&content, &resources, false)?;
+    let annotations = cleaner.annotations(annotations, &mut resources)?;
+    if !annotations.is_empty() {
+        content = [b"q\n", &content[..], b"\nQ\n", &annotations].concat();
+    }
     if cleaner.loses_text && !cleaner.shows_text {
         return None;
     }
@@ -248,6 +254,22 @@ impl Cleaner<'_> {
             return None;
         }
         Some((Content { operations: kept }.encode().ok()?, cost))
+    }
+
+    /// Operators that draw those `annotations` of which the form can be drawn. Each gets a form of its own.
+    fn annotations(
+        &mut self,
+        annotations: Vec<Annotation>,
+        resources: &mut Dictionary,
+    ) -> Option<Vec<u8>> {
+        let mut operations = Vec::new();
+        for annotation in annotations {
+            let name = annotation.name.as_bytes();
+            if self.form(resources, name).is_some() {
+                operations.extend(annotation.draw(self.pdf, resources)?);
+            }
+        }
+        Content { operations }.encode().ok()
     }
 
     fn font(&self, resources: &Dictionary, name: &[u8]) -> Option<Font> {

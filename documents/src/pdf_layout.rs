@@ -16,9 +16,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pdf_extract::{MediaBox, OutputDev, OutputError, Transform};
+use pdf_extract::{ColorSpace, MediaBox, OutputDev, OutputError, Path, Transform};
 use unicode_normalization::char::compose;
 
+use crate::pdf_annotations;
 use crate::pdf_headings::Sizes;
 use crate::pdf_tables::{self, CELL, Piece};
 
@@ -106,6 +107,8 @@ pub(crate) struct Layout<'a> {
     /// Where the text has gaps by letter spacing, as many as follow each other without another gap.
     spaced: Vec<usize>,
     pieces: Vec<Piece>,
+    /// The first piece of each annotation; they are drawn after the page.
+    annotations: Vec<usize>,
     stop: &'a AtomicBool,
     /// The most text, in bytes.
     most: usize,
@@ -125,6 +128,7 @@ impl<'a> Layout<'a> {
             pitch: None,
             spaced: Vec::new(),
             pieces: Vec::new(),
+            annotations: Vec::new(),
             stop,
             most,
         }
@@ -132,6 +136,8 @@ impl<'a> Layout<'a> {
 
     pub(crate) fn finish(mut self) -> PageText {
         self.page.text.truncate(self.page.text.trim_end().len());
+        let (text, sizes) = (&mut self.page.text, &mut self.page.sizes);
+        pdf_annotations::move_to_labels(text, &mut self.pieces, sizes, &self.annotations);
         self.page.text = pdf_tables::write(self.page.text, &self.pieces, &mut self.page.sizes);
         self.page
     }
@@ -351,6 +357,21 @@ impl OutputDev for Layout<'_> {
         }
         self.write(glyph);
         self.last = Some((next, glyph.to_owned()));
+        Ok(())
+    }
+
+    /// An annotation begins ([`pdf_annotations::draw`]).
+    fn fill(
+        &mut self,
+        _: &Transform,
+        _: &ColorSpace,
+        _: &[f64],
+        _: &Path,
+    ) -> Result<(), OutputError> {
+        self.end_line(true);
+        (self.last, self.pitch) = (None, None);
+        self.spaced.clear();
+        self.annotations.push(self.pieces.len());
         Ok(())
     }
 

@@ -134,6 +134,46 @@ def predefined_cmaps():
     }
 
 
+def filled_form():
+    """A form that was filled in: fields right of their labels and below one, a note, a hidden field, a box to tick. The second
+    field scales its form; the third is of fonts that all fields share."""
+    def look(words, extra=b"/Resources << /Font << /F1 5 0 R >> >>"):
+        return stream(b"/Tx BMC q BT /F1 12 Tf 2 4 Td (%s) Tj ET Q EMC" % words,
+                      b"/Type /XObject /Subtype /Form /BBox [0 0 100 20] " + extra)
+
+    def field(look, rect, extra=b"/Subtype /Widget /FT /Tx /F 4"):
+        return b"<< /Type /Annot %s /Rect [%s] /AP << /N %s >> >>" % (extra, rect, look)
+
+    words = b"BT /F1 12 Tf 50 500 Td (Tenant:) Tj 0 -30 Td (Deposit:) Tj 0 -30 Td (Place of the meter) Tj 0 -100 Td (Signed) Tj ET"
+    page = b"""<< /Type /Page /Parent 2 0 R /MediaBox [0 0 420 595] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >>
+        /Annots [10 0 R 11 0 R 12 0 R 13 0 R 14 0 R 15 0 R] >>"""
+    return one_page(words, more={
+        1: b"<< /Type /Catalog /Pages 2 0 R /AcroForm << /Fields [10 0 R 11 0 R 12 0 R] /DR << /Font << /F1 5 0 R >> >> >> >>",
+        3: page,
+        10: field(b"20 0 R", b"150 496 250 516"),
+        11: field(b"21 0 R", b"150 466 200 476"),
+        12: field(b"22 0 R", b"50 415 150 435"),
+        13: field(b"23 0 R", b"150 336 250 356", b"/Subtype /FreeText"),
+        14: field(b"24 0 R", b"150 200 250 220", b"/Subtype /Widget /FT /Tx /F 2"),
+        15: field(b"<< /Off 24 0 R >>", b"150 180 250 200", b"/Subtype /Widget /FT /Btn"),
+        20: look(b"Anna Quill"), 21: look(b"2,340 euros"), 22: look(b"In the cellar", b""),
+        23: look(b"Paid in May"), 24: look(b"Not to be seen"),
+    })
+
+
+def odd_maps():
+    """ToUnicode maps as programs write them against the rules: five digits for one character, fewer entries than said, half a
+    surrogate pair; and something that is no map."""
+    maps = [b"begincmap 3 beginbfchar <41> <1F600> <42> <d83d> <43> <0058> endbfchar endcmap",
+            b"begincmap 9 beginbfrange <41> <43> <0061> endbfrange endcmap"]
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding /ToUnicode %s >>"
+    return one_page(
+        b"BT /F1 12 Tf 50 500 Td (ABC) Tj 0 -30 Td /F2 12 Tf (ABC) Tj 0 -30 Td /F3 12 Tf (ABC) Tj 0 -30 Td /F4 12 Tf (ABC) Tj ET",
+        b"<< /Font << /F1 6 0 R /F2 7 0 R /F3 8 0 R /F4 9 0 R >> >>",
+        {6: font % b"10 0 R", 7: font % b"11 0 R", 8: font % b"12 0 R", 9: font % b"/Unknown",
+         10: stream(maps[0]), 11: stream(maps[1]), 12: b"<< /Length 9 >>"})
+
+
 def hand_written():
     simple = b"BT /F1 12 Tf 50 500 Td (A single honest sentence.) Tj ET"
     files = {
@@ -157,6 +197,8 @@ def hand_written():
             b"<< /Font << /F1 6 0 R >> >>",
             {6: b"<< /Type /Font /Subtype /Type1 /BaseFont /Nameless /FirstChar 32 /LastChar 126 /Widths [" + b"0 " * 95 + b"] >>"},
         ),
+        "filled-form.pdf": filled_form(),
+        "odd-maps.pdf": odd_maps(),
         # The two operators that move to the next line and show text, and text in a form.
         "operators.pdf": one_page(
             b"BT /F1 12 Tf 14 TL 50 500 Td (First line) Tj (Second line) ' 2 0.5 (Third line) \" ET /X1 Do",

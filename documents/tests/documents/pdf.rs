@@ -308,6 +308,29 @@ fn defects_outside_the_text_keep_the_text() {
 }
 
 #[test]
+fn fields_of_a_form_are_read_behind_their_labels() {
+    let text = open("filled-form.pdf").text;
+    let lines: Vec<&str> = text.lines().filter(|l| !l.is_empty()).collect();
+    assert_eq!(
+        lines,
+        [
+            "Tenant: | Anna Quill",
+            "Deposit: | 2,340 euros",
+            "Place of the meter",
+            "In the cellar",
+            "Signed Paid in May"
+        ]
+    );
+}
+
+#[test]
+fn odd_maps_to_unicode_lose_only_what_they_do_not_say() {
+    let text = open("odd-maps.pdf").text;
+    let lines: Vec<&str> = text.lines().filter(|l| !l.is_empty()).collect();
+    assert_eq!(lines, ["\u{1f600}BX", "abc", "ABC", "ABC"]);
+}
+
+#[test]
 fn an_empty_password_is_tried() {
     for name in [
         "empty-password-rc4.pdf",
