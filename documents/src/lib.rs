@@ -30,6 +30,7 @@ mod outline;
 mod passage;
 mod pdf;
 mod pdf_annotations;
+mod pdf_bidi;
 mod pdf_bookmarks;
 mod pdf_cmaps;
 mod pdf_content;

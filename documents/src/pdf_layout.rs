@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pdf_extract::{ColorSpace, MediaBox, OutputDev, OutputError, Path, Transform};
 use unicode_normalization::char::compose;
 
-use crate::pdf_annotations;
 use crate::pdf_headings::Sizes;
 use crate::pdf_tables::{self, CELL, Piece};
+use crate::{pdf_annotations, pdf_bidi};
 
 /// Minimum width of a space, in em. Kerning is smaller; the tightest justified spaces are larger.
 const SPACE: f64 = 0.12;
@@ -107,6 +107,8 @@ pub(crate) struct Layout<'a> {
     /// Where the text has gaps by letter spacing, as many as follow each other without another gap.
     spaced: Vec<usize>,
     pieces: Vec<Piece>,
+    /// How many more Arabic or Hebrew letters stand right of the one drawn before than left of it.
+    rightwards: i32,
     /// The first piece of each annotation; they are drawn after the page.
     annotations: Vec<usize>,
     stop: &'a AtomicBool,
@@ -128,6 +130,7 @@ impl<'a> Layout<'a> {
             pitch: None,
             spaced: Vec::new(),
             pieces: Vec::new(),
+            rightwards: 0,
             annotations: Vec::new(),
             stop,
             most,
@@ -137,6 +140,9 @@ impl<'a> Layout<'a> {
     pub(crate) fn finish(mut self) -> PageText {
         self.page.text.truncate(self.page.text.trim_end().len());
         let (text, sizes) = (&mut self.page.text, &mut self.page.sizes);
+        if self.rightwards > 0 {
+            pdf_bidi::reorder(text, &self.pieces);
+        }
         pdf_annotations::move_to_labels(text, &mut self.pieces, sizes, &self.annotations);
         self.page.text = pdf_tables::write(self.page.text, &self.pieces, &mut self.page.sizes);
         self.page
@@ -349,13 +355,25 @@ impl OutputDev for Layout<'_> {
             self.last = Some((next, letter.to_string()));
             return Ok(());
         }
+        let is_rtl = glyph.contains(pdf_bidi::is_rtl);
+        if let Some((last, drawn)) = &self.last
+            && is_rtl
+            && drawn.contains(pdf_bidi::is_rtl)
+            && last.to(&next).1.abs() < LINE * em
+        {
+            self.rightwards += if last.to(&next).0 > 0.0 { 1 } else { -1 };
+        }
         self.move_to(&next);
         self.place(&next);
         let size = (em * 10.0).round() as u32;
         if self.page.sizes.last().is_none_or(|last| last.1 != size) {
             self.page.sizes.push((self.page.text.len(), size));
         }
-        self.write(glyph);
+        match is_rtl && self.rightwards >= 0 {
+            // All letters of a line are reversed, those of a ligature too.
+            true => self.write(&glyph.chars().rev().collect::<String>()),
+            false => self.write(glyph),
+        }
         self.last = Some((next, glyph.to_owned()));
         Ok(())
     }
