@@ -14,6 +14,9 @@ use crate::pdf_to_unicode;
 /// character's. The file's own are of glyph numbers.
 const LATIN: (i64, usize, i64) = (32, 95, 500);
 
+/// The most widths that ranges of one font are written as: twice for every code.
+const MAX_WIDTHS: usize = 2 << 16;
+
 /// The fonts of a PDF whose strings are recoded.
 #[derive(Default)]
 pub(crate) struct RecodedFonts {
@@ -36,6 +39,7 @@ pub(crate) struct ShownUnits {
 impl RecodedFonts {
     /// Prepares all fonts of `pdf`. Those with an unknown CMap lose their own text only.
     pub(crate) fn prepare(pdf: &mut Pdf) -> Self {
+        write_out_widths(pdf);
         let composite = pdf.objects.iter().filter_map(|(id, object)| {
             let font = object.as_dict().ok()?;
             let is_composite = font.get(b"Subtype").and_then(Object::as_name).ok()? == b"Type0";
@@ -149,6 +153,48 @@ fn encoding_of(cmap: &str) -> Option<(&'static Encoding, bool)> {
 fn map_of(units: &BTreeSet<u16>) -> Object {
     let text = |unit: &u16| Some((u32::from(*unit), char::from_u32((*unit).into())?.into()));
     pdf_to_unicode::written(&units.iter().filter_map(text).collect())
+}
+
+/// Writes the widths of ranges of glyphs, `first last width`, as `first [width ...]`: the library gives all of a range the
+/// default width, and the spaces between words are lost.
+fn write_out_widths(pdf: &mut Pdf) {
+    let written = pdf.objects.iter().filter_map(|(id, object)| {
+        let widths = object.as_dict().ok()?.get_deref(b"W", pdf);
+        Some((*id, written_out(pdf, widths.ok()?.as_array().ok()?)?))
+    });
+    for (id, widths) in written.collect::<Vec<_>>() {
+        if let Ok(font) = pdf.get_object_mut(id).and_then(Object::as_dict_mut) {
+            font.set("W", Object::Array(widths));
+        }
+    }
+}
+
+/// The widths as far as they make sense; `None` if there are no ranges.
+fn written_out(pdf: &Pdf, widths: &[Object]) -> Option<Vec<Object>> {
+    let direct = |object| pdf.dereference(object).ok().map(|found| found.1);
+    let number = |object| direct(object)?.as_float().ok();
+    let (mut rest, mut written, mut left) = (widths, Vec::new(), MAX_WIDTHS);
+    while let [first, second, after @ ..] = rest {
+        let Some(code) = number(first) else { break };
+        let widths = match (direct(second), after) {
+            (Some(Object::Array(widths)), after) => {
+                rest = after;
+                widths.clone()
+            }
+            (Some(last), [width, after @ ..]) => {
+                let count = last.as_float().map_or(0.0, |last| last - code + 1.0);
+                let Some(width) = number(width) else { break };
+                rest = after;
+                // A cast takes the nearest number that there is.
+                let count = (count as usize).min(left);
+                left -= count;
+                vec![Object::Real(width); count]
+            }
+            _ => break,
+        };
+        written.extend([Object::Integer(code as i64), Object::Array(widths)]);
+    }
+    (left < MAX_WIDTHS).then_some(written)
 }
 
 /// Gives the descendant of a font widths of code units.

@@ -174,6 +174,17 @@ def odd_maps():
          10: stream(maps[0]), 11: stream(maps[1]), 12: b"<< /Length 9 >>"})
 
 
+def width_ranges():
+    """A font whose widths are those of a range of glyphs: a word ends where they say, and the next one begins behind a gap."""
+    return one_page(
+        b"BT /F1 12 Tf 50 500 Td <00340032> Tj 16 0 Td <0033> Tj ET",
+        b"<< /Font << /F1 6 0 R >> >>",
+        {6: b"<< /Type /Font /Subtype /Type0 /BaseFont /N /Encoding /Identity-H /DescendantFonts [7 0 R] /ToUnicode 9 0 R >>",
+         7: b"<< /Type /Font /Subtype /CIDFontType2 /BaseFont /N /DW 1000 /W [0 3 900 4 127 500] /FontDescriptor 8 0 R >>",
+         8: b"<< /Type /FontDescriptor /FontName /N /Flags 4 >>",
+         9: stream(b"begincmap 1 beginbfrange <0000> <007f> <0000> endbfrange endcmap")})
+
+
 def hand_written():
     simple = b"BT /F1 12 Tf 50 500 Td (A single honest sentence.) Tj ET"
     files = {
@@ -199,6 +210,7 @@ def hand_written():
         ),
         "filled-form.pdf": filled_form(),
         "odd-maps.pdf": odd_maps(),
+        "width-ranges.pdf": width_ranges(),
         # The two operators that move to the next line and show text, and text in a form.
         "operators.pdf": one_page(
             b"BT /F1 12 Tf 14 TL 50 500 Td (First line) Tj (Second line) ' 2 0.5 (Third line) \" ET /X1 Do",

@@ -61,22 +61,17 @@ pub fn pages(content: &[u8], font: &str, pages: usize, more: Vec<(usize, Vec<u8>
     pdf(&objects)
 }
 
-/// A PDF whose font has this table of letters.
-pub fn with_cmap(body: &[u8]) -> Vec<u8> {
-    let composite = "<</Type/Font/Subtype/Type0/BaseFont/F/Encoding/Identity-H/ToUnicode 6 0 R/DescendantFonts[7 0 R]>>";
+/// A PDF of 2 KB that overflows any stack: by the CMap of its font's encoding.
+pub fn nested_pdf() -> Vec<u8> {
+    let nested = [b"/CIDInit begincmap ", &b"[".repeat(1_000_000)[..]].concat();
+    let composite = "<</Type/Font/Subtype/Type0/BaseFont/F/Encoding 6 0 R/DescendantFonts[7 0 R]>>";
     let descendant = "<</Type/Font/Subtype/CIDFontType2/BaseFont/F/FontDescriptor 8 0 R/CIDSystemInfo\
                       <</Registry(Adobe)/Ordering(Identity)/Supplement 0>>>>";
     let descriptor = b"<</Type/FontDescriptor/FontName/F/Flags 4>>".to_vec();
     let more = vec![
-        (6, stream(body, "")),
+        (6, stream(&nested, "")),
         (7, descendant.into()),
         (8, descriptor),
     ];
     pages(WORDS, composite, 1, more)
-}
-
-/// A PDF of 2 KB that overflows any stack.
-pub fn nested_pdf() -> Vec<u8> {
-    let nested = [b"/CIDInit begincmap ", &b"[".repeat(1_000_000)[..]].concat();
-    with_cmap(&nested)
 }

@@ -331,6 +331,11 @@ fn odd_maps_to_unicode_lose_only_what_they_do_not_say() {
 }
 
 #[test]
+fn widths_of_ranges_keep_words_apart() {
+    assert_eq!(open("width-ranges.pdf").text, "42 3");
+}
+
+#[test]
 fn an_empty_password_is_tried() {
     for name in [
         "empty-password-rc4.pdf",

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kept_models::testing::{MetaValue, TinyLlama};
 use kept_tests::golden::repository;
-use kept_tests::hostile::{HELVETICA, WORDS, nested_pdf, pages, pdf, stream, with_cmap};
+use kept_tests::hostile::{HELVETICA, WORDS, nested_pdf, pages, pdf, stream};
 use kept_tests::terminal::{Run, kept};
 
 /// `kept ask` with a model and a document, one token.
@@ -116,10 +116,6 @@ fn a_pdf_that_unfolds_or_never_ends_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, bytes) in [
         ("nested.pdf", nested_pdf()),
-        (
-            "ranges.pdf",
-            with_cmap(b"begincmap 1 beginbfrange <00000000> <FFFFFFFF> <0041> endbfrange endcmap"),
-        ),
         (
             "states.pdf",
             pages(&b"q ".repeat(15_000_000), HELVETICA, 1, Vec::new()),
