@@ -58,6 +58,8 @@ const SHARED_MONTHS: &[&str] = &[
     "Sept",
     "Nov",
 ];
+/// German words after which a number with a full stop is an ordinal, whatever it counts: "im 3. Obergeschoss".
+const ORDINAL_CUES: &[&str] = &["beim", "dem", "des", "im", "vom", "zum", "zur"];
 /// Words before a German date.
 const DATE_CUES: &[&str] = &[
     "ab", "am", "bis", "dem", "den", "der", "des", "seit", "und", "vom", "zum",
@@ -289,6 +291,7 @@ fn is_ordinal(before: &str, after: &str) -> bool {
         .to_lowercase();
     (1..=2).contains(&(before.len() - text.len()))
         && (COUNTED.contains(&word)
+            || ORDINAL_CUES.contains(&cue.as_str())
             || SHARED_MONTHS.contains(&word) && DATE_CUES.contains(&cue.as_str()))
 }
 

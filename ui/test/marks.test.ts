@@ -179,6 +179,14 @@ describe('sentences', () => {
     ])
   })
 
+  it('do not end behind German ordinals', async () => {
+    const text = 'Die Wohnung im 3. Obergeschoss ist ab dem 1. Oktober 2024 frei. Julia kam.'
+    const found = await sentencesOf(textOf(text))
+    expect(found.map(({ start, end }) => text.slice(start, end))).toEqual([
+      'Die Wohnung im 3. Obergeschoss ist ab dem 1. Oktober 2024 frei.',
+    ])
+  })
+
   it('are ordered by what is drawn, and forgotten by all memory', async () => {
     const found = await sentencesOf(textOf(TEXT))
     const { all: memory } = mapped([9, 0, 5])

@@ -25,7 +25,7 @@ fn a_passage_of_prose_is_a_sentence() {
 #[test]
 fn german_dates_and_abbreviations_end_no_passage() {
     let text = "Die Frist endet am 30. September. Am 1. Januar 2025 tritt sie in Kraft, z. B. für \
-                40 Euro. Nach § 3 Abs. 2 gilt er, d. h. Miete ist fällig. Er ist 14. Julia kam. It fell to 12. August was \
+                40 Euro. Nach § 3 Abs. 2 gilt er, d. h. Miete ist fällig. Er ist 14. Julia kam. Die Wohnung im 3. Obergeschoss ist frei. It fell to 12. August was \
                 worse. Solve for x. Then stop.\nDer Umzug der ganzen Werkstatt findet am Montag, dem 14.\nMärz um 7:30 Uhr statt.";
     let expected = [
         ("Frist", "Die Frist endet am 30. September."),
@@ -36,6 +36,7 @@ fn german_dates_and_abbreviations_end_no_passage() {
         ("Nach", "Nach § 3 Abs. 2 gilt er, d. h. Miete ist fällig."),
         ("Er ", "Er ist 14."),
         ("Julia", "Julia kam."),
+        ("frei", "Die Wohnung im 3. Obergeschoss ist frei."),
         ("It", "It fell to 12."),
         ("August", "August was worse."),
         ("Solve", "Solve for x."),

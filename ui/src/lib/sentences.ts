@@ -26,6 +26,12 @@ const ENDED = /[.!?:;…。！？：；]["'”’»」』)\]]*$/u
 const ABBREVIATION =
   /(?:^|[\s(["“–—-])(?:al|approx|art|bzw|ca|capt|cf|chap|col|dept|dr|eds?|eq|esp|est|etc|e\.g|figs?|gen|gov|hon|i\.e|inc|jr|lt|ltd|messrs|mlle|mme|mrs?|ms|mt|nos?|nr|op|pp?|par|ph\.d|prof|rev|sec|sen|sgt|sr|st|vgl|vols?|vs|z\.b)\.\s*$/iu
 const INITIAL = /(?:^|[\s(["“–—-])(?!I\.)\p{Lu}\.\s*$/u
+/** The number of a German ordinal, as in `documents/src/passage.rs`: "im 3. Obergeschoss", "1. Oktober". */
+const ORDINAL = /(?:^|\s)(?:beim|dem|des|im|vom|zum|zur)\s+\d{1,2}\.\s*$/i
+const DATED = /(?:^|\s)\d{1,2}\.\s*$/
+const MONTH =
+  /^(?:Januar|Jänner|Februar|März|Mai|Juni|Juli|Oktober|Dezember|(?:April|August|September|November)(?=\s\d))/
+const LONGEST_MONTH = 12
 /** Milliseconds of work at once: the window must not stand still. */
 const AT_ONCE = 12
 
@@ -38,6 +44,12 @@ export function sentencesOf(text: Text): Promise<Sentence[]> {
   return found
 }
 
+/** Whether the full stop at the end of `segment`, before `next`, stands inside a sentence. */
+function isWithin(segment: string, next: string): boolean {
+  if (ABBREVIATION.test(segment) || INITIAL.test(segment) || ORDINAL.test(segment)) return true
+  return DATED.test(segment) && MONTH.test(next)
+}
+
 async function search({ text, blocks, wraps }: Text): Promise<Sentence[]> {
   const segmenter = new Intl.Segmenter(undefined, { granularity: 'sentence' })
   const found: Sentence[] = []
@@ -48,7 +60,7 @@ async function search({ text, blocks, wraps }: Text): Promise<Sentence[]> {
     let begun = 0
     for (const { segment, index } of segmenter.segment(words)) {
       const until = index + segment.length
-      if (until < words.length && (ABBREVIATION.test(segment) || INITIAL.test(segment))) continue
+      if (until < words.length && isWithin(segment, words.slice(until, until + LONGEST_MONTH))) continue
       let start = block.start + begun
       let end = block.start + until
       begun = until
