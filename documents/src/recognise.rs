@@ -195,7 +195,9 @@ impl Reader<'_> {
         let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let work = || {
             while let Some(&page) = empty.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let text = self.page(page as u32 + 1)?;
+                let text = self.page(page as u32 + 1);
+                // After an error the other threads begin no further page.
+                let text = text.inspect_err(|_| next.store(empty.len(), Ordering::Relaxed))?;
                 let mut done = done.lock().expect("no page panics");
                 done.push((page, text));
                 (self.recognition.progress)(done.len(), empty.len());

@@ -115,6 +115,8 @@ impl Dispatcher {
                     self.output.send(&Reply::Recognising { done, pages });
                 }
                 Input::Recognised(..) => {}
+                // The app is gone; the replies have no reader.
+                Input::DocumentOpened(..) if leaving => self.opening_document = None,
                 Input::DocumentOpened(number, outcome) => self.document_opened(number, outcome),
                 Input::Counted(number, outcome) if self.counting == Some(number) => {
                     self.counting = None;
@@ -123,18 +125,22 @@ impl Dispatcher {
                     self.retry_waiting();
                 }
                 Input::Counted(..) => {}
-                // The app is gone; the reply has no reader.
                 Input::Ended { .. } if leaving => {
                     self.running = None;
-                    return self.clear_vaults();
+                    self.clear_vaults();
                 }
                 Input::Ended { reply, engine_health } => self.finish_job(&reply, engine_health),
             }
             if leaving {
                 self.waiting.clear();
+                // The recognition of a text removes its files.
+                if let Some((_, stop)) = &self.opening_document {
+                    stop.request();
+                }
                 match &self.running {
                     Some(running) => running.stop(),
-                    None => return,
+                    None if self.opening_document.is_none() => return,
+                    None => {}
                 }
             }
         }
@@ -167,7 +173,12 @@ impl Dispatcher {
                         let document = Document { text, ..document };
                         self.set_document(Arc::new(OpenDocument::new(document)));
                     }
-                    Err(why) => self.fail(None, Failure::Request, why),
+                    Err(why) => {
+                        // A question is about this document, not about the one before.
+                        self.document = None;
+                        self.count_tokens();
+                        self.fail(None, Failure::Request, why);
+                    }
                 }
             }
             Request::KeepDocuments {

@@ -80,10 +80,13 @@ pub fn spawn_named(name: &str, work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Turns a panic while opening into an error, so that it does not end the process.
-fn catch_bug<T>(work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+/// Turns a panic into an error, so that it does not end the process.
+pub fn catch_bug<T>(work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        Err("the engine met an internal error while opening it; choose another file and report this one".into())
+        Err(
+            "the engine met an internal error with it; choose another file and report this one"
+                .into(),
+        )
     })
 }
 

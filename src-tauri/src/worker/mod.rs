@@ -43,8 +43,8 @@ enum End {
     Closed(Option<oneshot::Sender<()>>),
 }
 
-/// Time that a worker has to exit after its input is closed.
-const GRACE: Duration = Duration::from_millis(500);
+/// Time that a worker has to exit after its input is closed: as long as it waits for what runs to stop.
+const GRACE: Duration = Duration::from_secs(3);
 
 /// Supervises the worker until all senders of orders are dropped.
 pub async fn supervise(
@@ -56,8 +56,8 @@ pub async fn supervise(
     let mut soon = 0;
     loop {
         generation += 1;
-        let started = Instant::now();
         let gpus = programs.detect_gpus().await;
+        let started = Instant::now();
         let device = effects.with(|state| state.settings().device.clone());
         let start = programs.start(device.as_deref(), &gpus);
         effects.with(|state| state.gpus_found(gpus));

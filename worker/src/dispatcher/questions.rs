@@ -11,6 +11,7 @@ use kept_engine::{Engine, Estimate, Limits, PlanRequest, Turn};
 use kept_worker::protocol::{EstimateRequest, Failure, Fault, Reply, Request};
 
 use super::{Dispatcher, Running};
+use crate::opening;
 use crate::work::{EngineHealth, Job, OpenDocument, OpenModel, parse_budget, with_cache_type};
 
 impl Dispatcher {
@@ -83,8 +84,10 @@ impl Dispatcher {
                 self.waiting.push((request, None));
             }
             Request::Estimate { of, turns, .. } => {
-                let estimate = with_cache_type(&model.engine, of.cache.as_deref())
-                    .and_then(|engine| self.estimate(&engine, &document, &of, &turns));
+                let estimate = opening::catch_bug(|| {
+                    let engine = with_cache_type(&model.engine, of.cache.as_deref())?;
+                    self.estimate(&engine, &document, &of, &turns)
+                });
                 match estimate {
                     Ok(estimate) => self.output.send(&Reply::Estimate { ticket, estimate }),
                     Err(why) => self.fail(Some(ticket), Failure::Estimate, why),
