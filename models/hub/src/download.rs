@@ -212,6 +212,11 @@ impl Shared {
             let Ok(_lock) = cache.lock(&file) else {
                 continue;
             };
+            // Another process may have completed it since.
+            let pointer = cache.pointer(&file.repo, &file.commit, &file.path);
+            if pointer.exists() {
+                continue;
+            }
             let partial = cache.partial(&file.repo, &file.sha256);
             let blob = cache.blob(&file.repo, &file.sha256);
             for path in [partial, blob] {

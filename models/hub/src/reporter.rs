@@ -20,6 +20,8 @@ pub(crate) struct Reporter<'a> {
     before: u64,
     /// Bytes of the current part.
     have: u64,
+    /// The most bytes that were on disk. A server without ranges sends bytes again that are there: these are no progress.
+    furthest: u64,
     last: Option<Instant>,
 }
 
@@ -42,12 +44,13 @@ impl<'a> Reporter<'a> {
             received: status.borrow().bytes_received,
             before: 0,
             have: 0,
+            furthest: 0,
             last: None,
         }
     }
 
-    pub(crate) fn received(&self) -> u64 {
-        self.received
+    pub(crate) fn furthest(&self) -> u64 {
+        self.furthest
     }
 
     pub(crate) fn part(&mut self, part: usize) {
@@ -87,6 +90,7 @@ impl<'a> Reporter<'a> {
     /// Records that `bytes` were received, and that `have` bytes of the part are on disk.
     pub(crate) fn arrived(&mut self, bytes: u64, have: u64) {
         (self.have, self.received) = (have, self.received + bytes);
+        self.furthest = self.furthest.max(self.before + have);
         let now = Instant::now();
         if self.is_time(now) {
             let speed = self.speed.record(now, self.received);

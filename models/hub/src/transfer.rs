@@ -79,7 +79,7 @@ pub(crate) async fn repeat<T>(
         &mut watch::Receiver<DownloadCommand>,
     ) -> Result<T, RequestFailure>,
 ) -> Result<T, End> {
-    let (mut failures, mut received) = (0, reporter.received());
+    let (mut failures, mut furthest) = (0, reporter.furthest());
     loop {
         let outcome = {
             let mut stop = command.clone();
@@ -96,8 +96,8 @@ pub(crate) async fn repeat<T>(
             Err(RequestFailure::Retryable { error, wait }) => (error, wait),
             Err(RequestFailure::RestartDownload) => continue,
         };
-        if reporter.received() > received {
-            (failures, received) = (0, reporter.received());
+        if reporter.furthest() > furthest {
+            (failures, furthest) = (0, reporter.furthest());
         }
         failures += 1;
         if failures > retries {
