@@ -207,6 +207,8 @@ impl AppState {
             let turn = Turn {
                 id: to,
                 version_of: turn.version_of.and_then(|of| copied.get(&of).copied()),
+                levels: 0,
+                levels_done: false,
                 ..turn
             };
             self.save(Save::Turn {

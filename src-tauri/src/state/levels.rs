@@ -5,7 +5,7 @@ use kept_engine::{LEVELS, MethodSpec};
 use kept_worker::protocol::Request;
 
 use super::AppState;
-use super::background::{Level, Levels};
+use super::background::Level;
 use super::neutral::how;
 use crate::messages;
 
@@ -89,10 +89,15 @@ impl AppState {
     }
 
     pub(super) fn forget_levels(&mut self) {
-        if let Some((ticket, _)) = self.maps.levels.running.take() {
+        // It holds the worker until it has stopped.
+        if let Some((ticket, _)) = self.maps.levels.running {
             self.send(Request::Stop { ticket }, None);
         }
-        self.maps.levels = Levels::default();
+        self.maps.levels.due = None;
+        self.maps.levels.known.clear();
+        for turn in &mut self.open.turns {
+            (turn.levels, turn.levels_done) = (0, false);
+        }
     }
 
     /// The levels of a turn that are known: their number, their budgets in percent, `[levels][cells]` shares.

@@ -94,6 +94,7 @@ impl AppState {
         self.file.in_flight = None;
         self.file.removing = None;
         self.vaults.clearing = None;
+        self.vaults.removing.clear();
         for (_, waiting) in self.worker.estimates.drain() {
             // The receiver may be dropped.
             let _ = waiting.send(Err(reason.to_owned().into()));

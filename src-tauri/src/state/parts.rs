@@ -184,6 +184,8 @@ pub(super) struct Vaults {
     pub(super) unwritten: bool,
     /// Ticket of the request to clear them, until it is answered.
     pub(super) clearing: Option<u64>,
+    /// Documents whose vaults the worker was told to remove, by ticket, until it has.
+    pub(super) removing: HashMap<u64, String>,
 }
 
 /// The worker, and the page's calls that wait for its answers.

@@ -60,11 +60,16 @@ impl AppState {
             let said = messages::vault_cleared(vault.documents);
             self.notice(NoticeKind::Info, Place::Settings, said);
         }
+        if let Some(removed) = self.vaults.removing.remove(&ticket) {
+            self.conversations.to_clear.retain(|name| *name != removed);
+            self.save_to_clear();
+        }
         self.set_vault(Some(vault));
     }
 
     pub(super) fn vault_failed(&mut self, message: &str) {
         self.vaults.clearing = None;
+        self.vaults.removing.clear();
         tracing::warn!(message, "the vault cannot be used");
         self.notice(NoticeKind::Error, Place::Settings, as_sentence(message));
         self.set_vault(None);
@@ -98,23 +103,32 @@ impl AppState {
         }
         if is_last {
             self.conversations.to_clear.retain(|name| *name != document);
+            // An earlier request was about what was read before.
+            self.vaults.removing.retain(|_, name| *name != document);
             self.conversations.to_clear.push(document);
             self.save_to_clear();
             self.clear_left_documents();
         }
     }
 
-    /// Removes the vaults of documents whose last conversation was deleted, but not of the open one.
+    /// Removes the vaults of documents whose last conversation was deleted, but not of the open one. Until the worker has,
+    /// their names stay: it may end before.
     pub(super) fn clear_left_documents(&mut self) {
         if self.worker.check_ready().is_err() || self.conversations.to_clear.is_empty() {
             return;
         }
         for document in std::mem::take(&mut self.conversations.to_clear) {
-            if self.is_open(&document) {
-                self.conversations.to_clear.push(document);
-            } else if !self.is_discussed(&document) {
-                self.clear_vaults_of(document, true);
+            let is_asked = self.vaults.removing.values().any(|name| *name == document);
+            if !self.is_open(&document) && self.is_discussed(&document) {
+                continue;
             }
+            if !self.is_open(&document)
+                && !is_asked
+                && let Some(ticket) = self.clear_vaults_of(document.clone(), true)
+            {
+                self.vaults.removing.insert(ticket, document.clone());
+            }
+            self.conversations.to_clear.push(document);
         }
         self.save_to_clear();
     }
@@ -128,6 +142,7 @@ impl AppState {
             .any(|name| name == document)
         {
             self.conversations.to_clear.retain(|name| name != document);
+            self.vaults.removing.retain(|_, name| name != document);
             self.save_to_clear();
         }
     }
@@ -136,16 +151,17 @@ impl AppState {
         self.save(Save::VaultsToClear(self.conversations.to_clear.clone()));
     }
 
-    fn clear_vaults_of(&mut self, document: String, whole: bool) {
-        if self.worker.check_ready().is_ok() {
-            let ticket = self.ticket();
-            let request = Request::ClearVaultsOf {
-                ticket,
-                document,
-                whole,
-            };
-            self.send(request, None);
-        }
+    /// Returns the ticket of the request, if the worker is there.
+    fn clear_vaults_of(&mut self, document: String, whole: bool) -> Option<u64> {
+        self.worker.check_ready().ok()?;
+        let ticket = self.ticket();
+        let request = Request::ClearVaultsOf {
+            ticket,
+            document,
+            whole,
+        };
+        self.send(request, None);
+        Some(ticket)
     }
 
     fn is_open(&self, document: &str) -> bool {

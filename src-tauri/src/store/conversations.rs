@@ -11,7 +11,10 @@ use super::{Store, StoreError};
 use crate::contract::{ConversationEntry, FoundPassage, FoundPiece};
 
 /// The most passages that a search returns.
-const MAX_FOUND_PASSAGES: i64 = 50;
+const MAX_FOUND_PASSAGES: usize = 50;
+/// The most passages that a search finds, copies of answers in branches included. Showing one takes time, so it is not done
+/// for all.
+const MAX_HITS: i64 = 4 * MAX_FOUND_PASSAGES as i64;
 /// Tokens of a found passage.
 const PASSAGE_TOKENS: i64 = 16;
 /// Delimiters of a found word within a passage: control characters, which no text has.
@@ -98,17 +101,20 @@ impl Store {
             return Ok(Vec::new());
         };
         let rows = sqlx::query(
-            "SELECT search.rowid AS row, snippet(search, 0, ?, ?, '\u{2026}', ?) AS passage, turn.facts AS facts, conversation.id AS conversation, conversation.document AS document \
-             FROM search LEFT JOIN turn ON search.rowid % 4 <> 3 AND turn.id = search.rowid / 4 \
-             JOIN conversation ON conversation.id = turn.conversation \
-             OR (search.rowid % 4 = 3 AND conversation.document = search.rowid / 4) \
-             WHERE search MATCH ? AND conversation.deleted = 0 ORDER BY search.rank, conversation.updated DESC LIMIT ?",
+            "WITH hit AS MATERIALIZED (SELECT search.rowid AS row, search.rank AS place, conversation.id AS conversation, conversation.document AS document \
+             FROM search JOIN conversation ON conversation.id = CASE search.rowid % 4 \
+             WHEN 3 THEN (SELECT id FROM conversation WHERE document = search.rowid / 4 AND deleted = 0 ORDER BY updated DESC LIMIT 1) \
+             ELSE (SELECT conversation FROM turn WHERE id = search.rowid / 4) END \
+             WHERE search MATCH ?1 AND deleted = 0 ORDER BY search.rank, conversation.id LIMIT ?2) \
+             SELECT hit.row AS row, snippet(search, 0, ?3, ?4, '\u{2026}', ?5) AS passage, turn.facts AS facts, hit.conversation AS conversation, hit.document AS document \
+             FROM hit CROSS JOIN search ON search.rowid = hit.row LEFT JOIN turn ON hit.row % 4 <> 3 AND turn.id = hit.row / 4 \
+             WHERE search MATCH ?1 ORDER BY hit.place, hit.conversation",
         )
+        .bind(query)
+        .bind(MAX_HITS)
         .bind(HIT.0.to_string())
         .bind(HIT.1.to_string())
         .bind(PASSAGE_TOKENS)
-        .bind(query)
-        .bind(MAX_FOUND_PASSAGES)
         .fetch_all(&self.pool)
         .await?;
         let mut first = HashMap::new();
@@ -120,6 +126,7 @@ impl Store {
                 found.push(passage);
             }
         }
+        found.truncate(MAX_FOUND_PASSAGES);
         Ok(found)
     }
 }

@@ -67,15 +67,17 @@ impl StoreError {
             | StoreError::Schema(sqlx::migrate::MigrateError::ExecuteMigration(error, _))
             | StoreError::Sql(error) => match error {
                 sqlx::Error::Database(error) => {
-                    // SQLITE_BUSY, _LOCKED, _READONLY, _IOERR, _FULL, _CANTOPEN: errors of the location, not of the
-                    // contents.
+                    // SQLITE_PERM, _BUSY, _LOCKED, _NOMEM, _READONLY, _INTERRUPT, _IOERR, _FULL, _CANTOPEN, _PROTOCOL:
+                    // errors of the location or the moment, not of the contents.
                     let primary = error.code().and_then(|code| code.parse::<u32>().ok());
                     !matches!(
                         primary.map(|code| code & 0xff),
-                        Some(5 | 6 | 8 | 10 | 13 | 14)
+                        Some(3 | 5 | 6 | 7 | 8 | 9 | 10 | 13 | 14 | 15)
                     )
                 }
-                sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut => false,
+                sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::WorkerCrashed => {
+                    false
+                }
                 _ => true,
             },
             StoreError::Schema(_) | StoreError::Damaged(_) | StoreError::Value(_) => true,

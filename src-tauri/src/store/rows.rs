@@ -201,6 +201,10 @@ impl Store {
     /// Writes a document, new or extended.
     pub async fn set_document(&self, document: &OpenDocument) -> Result<(), StoreError> {
         let mut transaction = self.pool.begin().await?;
+        let known = sqlx::query("SELECT 1 FROM document WHERE id = ?")
+            .bind(row_of_id(document.facts.id)?)
+            .fetch_optional(&mut *transaction)
+            .await?;
         sqlx::query(
             "INSERT INTO document (id, info, sample, text) VALUES (?, ?, ?, ?) \
              ON CONFLICT (id) DO UPDATE SET info = excluded.info, sample = excluded.sample, text = excluded.text",
@@ -218,7 +222,10 @@ impl Store {
         )
         .await?;
         transaction.commit().await?;
-        self.forget_removed_words().await?;
+        // Merging the index takes a second per gigabyte.
+        if known.is_some() {
+            self.forget_removed_words().await?;
+        }
         self.set_highest("last_document", document.facts.id).await
     }
 

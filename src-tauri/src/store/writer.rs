@@ -106,11 +106,17 @@ impl<F: Fn(bool)> Queue<F> {
                 }
                 // A receiver may be dropped.
                 Some(Task::Written(done)) => {
+                    if !self.saves.is_empty() {
+                        self.write().await;
+                    }
                     let _ = done.send(());
                 }
                 Some(Task::Close(done)) => {
                     self.write().await;
-                    if let Err(error) = self.store.remove_hidden().await {
+                    // A conversation that was restored may not be written.
+                    if self.saves.is_empty()
+                        && let Err(error) = self.store.remove_hidden().await
+                    {
                         tracing::error!(%error, "deleted conversations are removed at the next start");
                     }
                     self.store.close().await;

@@ -705,8 +705,8 @@ async fn questions_answers_and_documents_are_searched() {
         ..asked.clone()
     };
     writer.save(save_turn(2, &copy));
-    assert_eq!(places("month").await, [(2, Some(2))]);
-    assert_eq!(places("rent du").await, [(2, None), (2, Some(2))]);
+    assert_eq!(places("month").await, [(1, Some(1))]);
+    assert_eq!(places("rent du").await, [(1, Some(1)), (2, None)]);
     assert_eq!(places("musig").await, [], "\u{df} is not s");
     assert_eq!(
         places("mu\u{df}ig").await,
@@ -723,6 +723,27 @@ async fn questions_answers_and_documents_are_searched() {
         .map(|piece| piece.text.as_str())
         .collect();
     assert_eq!(hits, ["ferry", "leaves", "noon"]);
+}
+
+/// A document is found once, however many conversations are about it.
+#[tokio::test]
+async fn documents_with_many_conversations_leave_others_in_a_search() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let opened = store::open(folder.path()).await.expect("opens");
+    let (writer, _task) = store::start_writing(opened.store, |_| panic!("a write failed"));
+    for id in 1..=3 {
+        let text = "The ferry leaves at noon.".into();
+        let own = OpenDocument::new(id, document(id).info, text, false);
+        begin(own).into_iter().for_each(|save| writer.save(save));
+        for more in 1..=60 {
+            writer.save(save_conversation(conversation(100 * id + more, id)));
+        }
+    }
+    let found = writer.written().await.search("ferry").await;
+    let found: Vec<u64> = (found.expect("read").iter())
+        .map(|passage| passage.conversation)
+        .collect();
+    assert_eq!(found, [160, 260, 360], "the last one about each document");
 }
 
 /// A store of the version before conversations: one document with its turns.

@@ -258,6 +258,11 @@ fn a_deleted_conversation_leaves_nothing_in_the_vaults() {
     assert_eq!(cleared(&mut story), [(name.clone(), false)]);
     story.state.close_document();
     assert_eq!(cleared(&mut story), [(name.clone(), true)]);
+    // A worker that ends before it has answered is asked again.
+    story.state.worker_died("The engine has crashed.");
+    story.hello();
+    assert_eq!(cleared(&mut story), [(name.clone(), true)]);
+    story.hear(model("mini"));
     // Of two conversations about a document the first leaves its turns.
     story.state.open_sample();
     converse(&mut story, "One?");
