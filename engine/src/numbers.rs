@@ -107,6 +107,17 @@ pub(crate) fn agree(said: &str, read: &str) -> Option<bool> {
     (!said.is_empty() && !read.is_empty()).then(agree)
 }
 
+/// Whether `read` has a number of `said` that stands in none of `others`.
+pub(crate) fn adds<'a>(said: &str, read: &str, others: impl IntoIterator<Item = &'a str>) -> bool {
+    fn forms(text: &str) -> HashSet<String> {
+        of(text).iter().flat_map(Number::forms).collect()
+    }
+    let (own, others) = (forms(read), others.into_iter().flat_map(forms).collect());
+    of(said)
+        .iter()
+        .any(|number| number.stands_in(&own) && !number.stands_in(&others))
+}
+
 /// The numbers of `answer`, as it writes them, that stand in none of `texts`, not as part of another number either. Numbers
 /// of one or two digits do not count.
 pub(crate) fn unknown(answer: &str, texts: &[&str]) -> Vec<String> {

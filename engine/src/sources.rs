@@ -70,7 +70,7 @@ const CLEAR_EVIDENCE: f32 = 0.3;
 const CLEAR_SHARE: f32 = 0.2;
 /// and how many times that of the next passage it has.
 const CLEAR_LEAD: f32 = 1.2;
-/// Least tokens that a further passage of a sentence explains: a name alone is no claim.
+/// Least tokens that a further passage of a sentence explains: a name alone is no claim, but a number is.
 const MIN_CLAIM: usize = 3;
 
 /// What is compared of a token: its text without space and capitals, because the first word of an answer has neither the
@@ -205,15 +205,12 @@ impl Passages {
         let mut next = clear(&with_number).or_else(|| clear(&copies));
         let mut found: Vec<(usize, usize)> = Vec::new();
         while let Some((passage, tokens)) = next {
-            if !found.is_empty() && tokens.len() < MIN_CLAIM {
-                break;
-            }
+            let cited = || found.iter().map(|&(_, cited)| words(cited));
+            let adds = || numbers::adds(&text[said.clone()], words(passage), cited());
+            let is_claim = found.is_empty() || tokens.len() >= MIN_CLAIM || adds();
             copies.retain(|(at, ..)| !tokens.contains(at));
             // A repeated line says no more the second time.
-            if found
-                .iter()
-                .all(|&(_, other)| words(other) != words(passage))
-            {
+            if is_claim && cited().all(|other| other != words(passage)) {
                 found.extend(tokens.first().map(|&first| (first, passage)));
             }
             next = clear(&copies);
@@ -344,6 +341,25 @@ mod tests {
         let cited = |text: &str| passages.of_sentence(document, text, &(0..text.len()));
         assert_eq!(cited(said), [1]);
         assert_eq!(cited("Quill gets a nice discount."), [0], "no number");
+    }
+
+    #[test]
+    fn a_number_alone_is_a_claim() {
+        let document = "Next time in room B-204.\n17 keys were counted.\nMarek is absent.";
+        let passages = Passages {
+            ranges: vec![0..25, 25..46, 47..63],
+            evidence: vec![0.0; 3],
+            copies: vec![
+                (3, 0, 2.0),
+                (10, 0, 2.0),
+                (15, 0, 2.0),
+                (21, 2, 0.9),
+                (30, 1, 0.5),
+            ],
+        };
+        let cited = |text: &str| passages.of_sentence(document, text, &(0..text.len()));
+        assert_eq!(cited("They meet in B-204; Marek has 17 keys."), [0, 1]);
+        assert_eq!(cited("They meet in B-204; Marek has the keys."), [0]);
     }
 
     #[test]
