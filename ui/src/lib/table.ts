@@ -24,9 +24,12 @@ const BARE = /(?:^| )\|(?: |\r?$)/
 const MEASURED = 5000
 /** Sizes of the letters, in pixels: a wide table has smaller ones. */
 const SIZES = [13, 12, 11]
-/** Widths of a digit: of the widest table of the largest letters, and of a column that may break the words of its cells. */
+/**
+ * In widths of a digit: the widest table of the largest letters, and how narrow a column may get before the letters get
+ * smaller. First words stay whole, then some are broken, in a table of many columns more of them.
+ */
 const WIDEST = 66
-const NARROWEST = 8
+const NARROWEST = [null, 8, 5]
 /** Longer words may be broken before the letters get smaller. */
 const LONGEST = 12
 
@@ -227,10 +230,10 @@ function isRows(text: string, styles: readonly Styled[], { start, end }: Block):
  */
 function fitting(widths: readonly number[], words: readonly number[]): Pick<Columns, 'widths' | 'size'> | null {
   if (widths.length === 0) return null
-  for (const whole of [true, false])
+  for (const least of NARROWEST)
     for (const size of SIZES)
-      for (let most = WIDEST; most >= (whole ? 1 : NARROWEST); most--) {
-        const cut = widths.map((width, c) => Math.min(width, whole ? Math.max(most, words[c]!) : most))
+      for (let most = WIDEST; most >= (least ?? 1); most--) {
+        const cut = widths.map((width, c) => Math.min(width, least === null ? Math.max(most, words[c]!) : most))
         if (widthOf({ widths: cut, size }) <= (WIDEST * SIZES[0]!) / size) return { widths: cut, size }
       }
   return null
