@@ -113,7 +113,7 @@ describe('before a question', () => {
     }
     const soon = 'Already read: answers start right away.'
     expect(after(1400)).toBe('Already read: answers start soon.')
-    kept.app.speeds = { mini: 20 }
+    kept.app.speeds = { mini: 20, 'mini\nh2o': 4 }
     expect(after(1060)).toBe(soon)
     expect(after(1400)).toBe('Already read: an answer starts after about 20 s.')
     const slow = { tokensFromVault: 1000, firstTokenSeconds: 15 }

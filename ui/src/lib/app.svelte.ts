@@ -36,7 +36,7 @@ import { trailOf, type Cells } from './attended'
 import { percent, shorten } from './format'
 import { AUTO, AUTOMATIC } from './methods'
 import { modelName } from './models'
-import { speedsOf, type Speeds } from './speed'
+import { withSpeeds, type Speeds } from './speed'
 import { backgroundSweepOf, sweepOf } from './sweep'
 import { parted } from './thoughts'
 import { newestOf } from './versions'
@@ -460,7 +460,7 @@ export class AppState {
   #setTurns(turns: Turn[]): void {
     this.turns = turns
     // Those of this session are worth more than those of earlier answers.
-    this.speeds = { ...speedsOf(turns), ...this.speeds }
+    this.speeds = { ...withSpeeds({}, turns), ...this.speeds }
     if (!turns.some((turn) => turn.id === this.editing?.turn)) this.stopEditing()
   }
 
@@ -489,7 +489,7 @@ export class AppState {
     else this.turns.push(turn)
     if (before === turn.state) return
     if (before !== undefined && RUNNING.includes(before) && !RUNNING.includes(turn.state)) this.outdated = this.estimate
-    this.speeds = { ...this.speeds, ...speedsOf([turn]) }
+    this.speeds = withSpeeds(this.speeds, [turn])
     // While a question waits, the map of the running one stays on the page.
     // An attempt that ended without a word begins again.
     const fresh = before === undefined || before === 'failed' || before === 'stopped'
