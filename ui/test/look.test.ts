@@ -18,6 +18,9 @@ describe('a passage', () => {
     expect(excerpt(text, 'A slater mended it.', 40)).toBe('The roof was mended by a slater from the …')
     expect(excerpt(text, 'Nobody knows.', 40)).toBe(shorten(text, 40))
     expect(excerpt('Short.', 'x', 40)).toBe('Short.')
+    const rent =
+      'The rent for the flat and the cellar of the house is 940 euros and that of the parking space is 60 euros.'
+    expect(excerpt(rent, 'The rent for the parking space of the house is 60 euros.', 60)).toContain('space is 60')
     const whole = 'The captain is Hugo Dremmen, by the last page of her log, though names above it were scratched out.'
     expect(excerpt(whole, whole, 50)).toBe('The captain is Hugo Dremmen, by the last page of …')
   })

@@ -98,11 +98,13 @@ export function excerpt(text: string, other: string, most: number): string {
     const words = [...new Set(wordsOf(from(start)))].filter((word) => shared.has(word.toLowerCase()))
     return words.reduce((sum, word) => sum + weight(word), 0)
   })
-  // The beginning says whom a sentence is about.
   const largest = Math.max(...found)
-  if (found[0]! * FAR_MORE >= largest) return from(0)
   const best = starts.filter((_, i) => found[i] === largest)
-  return from(best[Math.floor(best.length / 2)]!)
+  const start = best[Math.floor(best.length / 2)]!
+  const numbers = (start: number) => wordsOf(from(start)).filter((word) => /\p{N}/u.test(word) && shared.has(word))
+  // The beginning says whom a sentence is about, unless a number of the other text stands elsewhere only.
+  const same = numbers(0).length >= numbers(start).length
+  return from(same && found[0]! * FAR_MORE >= largest ? 0 : start)
 }
 
 /** With a capital first letter. */
