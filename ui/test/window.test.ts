@@ -1,4 +1,4 @@
-/** The keys and the mouse in the whole window: highlights, the context menu. */
+/** The keys and the mouse in the whole window: highlights, the context menu, the width of the conversation. */
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
@@ -49,6 +49,50 @@ async function start() {
     flushSync()
   }
 }
+
+describe('the border between document and conversation', () => {
+  const widthNow = () => document.querySelector('main')!.style.getPropertyValue('--conversation')
+
+  it('moves with the pointer and the arrow keys, stays at the next start, and goes back', async () => {
+    localStorage.clear()
+    await start()
+    let border = one('splitter')!
+    expect(widthNow()).toBe('')
+    let captured = false
+    border.setPointerCapture = () => (captured = true)
+    border.hasPointerCapture = () => captured
+    const point = (kind: string, clientX: number) => {
+      border.dispatchEvent(new MouseEvent(`pointer${kind}`, { clientX, button: 0, bubbles: true }))
+      flushSync()
+    }
+    point('move', innerWidth - 350)
+    expect(widthNow(), 'only pointed at').toBe('')
+    point('down', innerWidth - 300)
+    point('move', innerWidth - 350)
+    expect(widthNow()).toBe('350px')
+    point('move', innerWidth - 10)
+    expect(widthNow(), 'the least').toBe('300px')
+    point('move', 0)
+    const most = Math.round(innerWidth * 0.6)
+    expect(widthNow(), 'the most').toBe(`${most}px`)
+    point('up', 0)
+
+    await unmount(shown!)
+    document.body.replaceChildren()
+    await start()
+    expect(widthNow()).toBe(`${most}px`)
+    border = one('splitter')!
+    border.getBoundingClientRect = () => new DOMRect()
+    border.nextElementSibling!.getBoundingClientRect = () => new DOMRect(0, 0, most, 10)
+    border.dispatchEvent(new MouseEvent('dblclick', { bubbles: true }))
+    flushSync()
+    expect([widthNow(), localStorage.getItem('conversation width')]).toEqual(['', null])
+    border.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight', bubbles: true }))
+    flushSync()
+    expect(widthNow()).toBe(`${most - 24}px`)
+    expect(border.getAttribute('aria-valuemax')).toBe(String(most))
+  })
+})
 
 describe('the line below a view that covers the document', () => {
   it('has only the way back, and the button has the focus again', async () => {
