@@ -210,11 +210,11 @@ export class AppState {
   /** The conversation has no document: the open one is empty. */
   chatting = $derived(this.document?.length === 0)
   /** What a question is for. */
-  invitation = $derived(
-    this.chatting
-      ? 'Ask anything'
-      : `Ask about ${(this.document?.documents.length ?? 0) > 0 ? 'these documents' : 'this document'}`,
-  )
+  invitation = $derived.by(() => {
+    if (this.chatting) return 'Ask anything'
+    if (!this.document) return this.opening !== null || this.coming !== null ? 'Opening…' : 'Open a document first'
+    return `Ask about ${this.document.documents.length > 0 ? 'these documents' : 'this document'}`
+  })
   /** The document exceeds the model's context length, and the current method does not support streaming mode. */
   stuck = $derived(!!this.document?.streaming && this.method !== null && !this.method.streams)
   modelChoice = $derived(this.models.find((model) => model.id === this.settings.model) ?? null)
