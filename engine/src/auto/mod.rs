@@ -5,7 +5,7 @@
 //! figures and limits are in `docs/auto.md`. In short:
 //!
 //! 1. A document longer than the model's context length is read in streaming mode, by the method with the lowest
-//!    measured perplexity, or by TreeKV, which keeps rows of every part of the text, if it is hardly worse.
+//!    measured perplexity, or by TreeKV, which keeps tokens from all over the text, if it is hardly worse.
 //! 2. The full cache is used if it fits the user's memory limit, or without one takes at most a quarter of the free
 //!    memory, and the document is small or its full cache is no larger than the weights (an answer then takes at most
 //!    about twice as long).
@@ -105,7 +105,7 @@ impl Engine {
     }
 }
 
-/// The method that keeps rows of every part of a text, fewer the further back. Chosen for texts beyond the context
+/// The method that keeps tokens from all over a text, fewer the further back. Chosen for texts beyond the context
 /// length unless another one has a perplexity lower by more than a factor of [`ALIKE`].
 const STREAMING_DEFAULT_METHOD: &str = "treekv";
 /// Ratio of perplexities up to which methods in streaming mode count as equal.
@@ -341,7 +341,7 @@ impl Engine {
             Some(run) => (
                 run,
                 format!(
-                    "it keeps something of every part of a text, and predicts a long one about as well as the best in our measurements with {} (perplexity {:.0}, {} {:.0}, the others up to {:.0})",
+                    "it keeps tokens from all over the text, fewer the further back, and predicts a long one about as well as the best in our measurements with {} (perplexity {:.0}, {} {:.0}, the others up to {:.0})",
                     measured().models[0].name,
                     run.perplexity,
                     best.method,

@@ -25,7 +25,7 @@ pub fn chosen(chosen: &Chosen, tokens: usize, sample: bool) -> String {
     let Some(kl) = chosen.kl else {
         return match chosen.method.name.as_str() {
             "treekv" => format!(
-                "{title} remembers something of every part of a text that is too long for the model. In our tests no other method of this kind predicted such a text much better."
+                "{title} remembers words from all over a text that is too long for the model, fewer the further back. In our tests no other method of this kind predicted such a text much better."
             ),
             _ => format!(
                 "In our tests {title} predicted texts that are too long for the model best, of the methods that can read one."
@@ -209,7 +209,7 @@ mod tests {
         assert!(chosen(&taken("full", 9, Some(0.0)), 9, false).contains("nothing is forgotten"));
         assert!(
             chosen(&taken("treekv", 512, None), 100_000, false)
-                .starts_with("TreeKV remembers something of every part")
+                .starts_with("TreeKV remembers words from all over")
         );
     }
 

@@ -317,7 +317,7 @@ fn the_automatic_choice_states_its_reason() {
     // better.
     assert!(reason.starts_with("treekv, "), "{reason}");
     assert!(
-        reason.contains("every part of a text") && reason.contains("perplexity"),
+        reason.contains("all over the text") && reason.contains("perplexity"),
         "{reason}"
     );
     // Under a limit the reason has the rows that are kept.
