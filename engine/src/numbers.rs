@@ -19,8 +19,17 @@ const MAX_NAMED: usize = 5;
 
 impl Number<'_> {
     /// The digits of every sequence of groups: whole numbers and decimals, years of dates, items of a list without spaces.
+    /// Of thousands with signs between them only those from the beginning and single groups: 250000 is no part of 1.250.000.
     fn forms(&self) -> impl Iterator<Item = String> {
-        (0..self.groups.len()).flat_map(|first| self.forms_from(first, 1))
+        let thousands = self.is_grouped() && !self.text.contains(char::is_whitespace);
+        (0..self.groups.len()).flat_map(move |first| {
+            let most = if thousands && first > 0 {
+                1
+            } else {
+                MAX_GROUPS
+            };
+            self.forms_from(first, 1).take(most)
+        })
     }
 
     /// The digits of the sequences of at least `least` groups that begin at group `first`.
@@ -72,7 +81,7 @@ fn of(text: &str) -> Vec<Number<'_>> {
         let between = &text[last..start];
         let joins = matches!(
             between,
-            "," | "." | "'" | "\u{2019}" | " " | "\u{a0}" | "\u{202f}"
+            "," | "." | "'" | "_" | "\u{2019}" | " " | "\u{a0}" | "\u{202f}"
         );
         let group = &rest[..length];
         last = start + length;
@@ -194,6 +203,8 @@ mod tests {
             assert_eq!(unknown(known), [] as [&str; 0], "{known}");
         }
         assert_eq!(unknown("340 euros"), ["340"]);
+        assert_eq!(unknown("000000 euros"), ["000000"], "an end of another");
+        assert_eq!(unknown("1_350 euros"), [] as [&str; 0]);
         assert_eq!(unknown("101,102"), [] as [&str; 0], "of a list");
         assert_eq!(unknown("142,000,000 and 7,350"), ["142,000,000", "7,350"]);
         assert_eq!(
