@@ -14,8 +14,6 @@ use crate::EngineError;
 
 /// Below this temperature, the division overflows f32, and only the most likely token is left anyway.
 const MIN_TEMPERATURE: f64 = 1e-4;
-/// Below this top-p or min-p, f32 rounding in the sum of probabilities is larger than the threshold.
-const MIN_SHARE: f64 = 1e-6;
 /// Range of [`Sampling::repeat_penalty`]: from off to values that all but forbid common words.
 pub const REPEAT_PENALTY: RangeInclusive<f64> = 1.0..=2.0;
 
@@ -47,6 +45,8 @@ impl Sampling {
         repeat_penalty: None,
         seed: 0,
     };
+    /// Below this top-p or min-p, f32 rounding in the sum of probabilities is larger than the threshold.
+    pub const MIN_SHARE: f64 = 1e-6;
 
     /// Whether the most likely token is always selected.
     pub fn is_greedy(&self) -> bool {
@@ -73,7 +73,7 @@ impl Sampling {
         }
         for (name, value) in [("top-p", self.top_p), ("min-p", self.min_p)] {
             if let Some(value) = value
-                && !(MIN_SHARE..=1.0).contains(&value)
+                && !(Self::MIN_SHARE..=1.0).contains(&value)
             {
                 return refuse(name, value.to_string(), SHARE);
             }

@@ -111,9 +111,9 @@ const TYPES: [(&str, &str); 24] = [
     ("max_tokens", WHOLE_FROM_1),
     ("max_completion_tokens", WHOLE_FROM_1),
     ("temperature", "a number from 0"),
-    ("top_p", "a number above 0, at most 1"),
+    ("top_p", "a number from 0 to 1"),
     ("top_k", "a whole number from 0, which is no limit"),
-    ("min_p", "a number above 0, at most 1"),
+    ("min_p", "a number from 0 to 1"),
     ("repeat_penalty", "a number from 1 to 2"),
     ("seed", "a whole number below 2^63"),
     ("stop", "a text or a list of texts"),
@@ -279,7 +279,9 @@ impl ChatRequest {
             temperature: self.temperature.unwrap_or(0.0),
             // At temperature 0 limits do nothing, and many clients always send them.
             top_k: self.top_k.filter(|&k| k > 0),
-            top_p: self.top_p.filter(|&p| p != 1.0),
+            // 0 leaves the most likely token.
+            top_p: (self.top_p.filter(|&p| p != 1.0))
+                .map(|p| if p == 0.0 { Sampling::MIN_SHARE } else { p }),
             min_p: self.min_p.filter(|&p| p > 0.0),
             repeat_penalty: self.repeat_penalty,
             seed: self.seed.unwrap_or(0).cast_unsigned(),

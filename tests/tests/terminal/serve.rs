@@ -655,7 +655,7 @@ fn an_error_names_its_field_and_a_wrong_method_what_is_possible() {
     let nothing = json!({
         "messages": [hello], "max_tokens": 1, "logprobs": false, "logit_bias": {}, "stop": null,
         "top_logprobs": null, "tool_choice": "none", "functions": [], "function_call": "auto",
-        "modalities": ["text"], "top_k": 0,
+        "modalities": ["text"], "top_k": 0, "top_p": 0, "min_p": 0,
     });
     server.ask(&nothing);
 
