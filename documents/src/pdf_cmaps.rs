@@ -75,25 +75,19 @@ impl RecodedFonts {
         self.fonts.contains_key(&font)
     }
 
-    /// Recodes the strings of an operation that shows text in `font`; those that are `recoded` already are only noted.
-    pub(crate) fn recode(
-        &self,
-        font: ObjectId,
-        operands: &mut [Object],
-        recoded: bool,
-        shown: &mut ShownUnits,
-    ) {
+    /// Recodes the strings of an operation that shows text in `font`.
+    pub(crate) fn recode(&self, font: ObjectId, operands: &mut [Object], shown: &mut ShownUnits) {
         let Some(own) = self.fonts.get(&font) else {
             return;
         };
         let units = shown.units.entry(font).or_default();
         for operand in operands {
             match operand {
-                Object::String(bytes, _) => own.recode(bytes, recoded, units),
+                Object::String(bytes, _) => own.recode(bytes, units),
                 Object::Array(parts) => {
                     for part in parts {
                         if let Object::String(bytes, _) = part {
-                            own.recode(bytes, recoded, units);
+                            own.recode(bytes, units);
                         }
                     }
                 }
@@ -112,19 +106,17 @@ impl RecodedFonts {
 }
 
 impl RecodedFont {
-    fn recode(&self, bytes: &mut Vec<u8>, recoded: bool, shown: &mut BTreeSet<u16>) {
-        if !recoded {
-            if self.seven_bits {
-                bytes.iter_mut().for_each(|byte| *byte |= 0x80);
-            }
-            let (text, _) = self.encoding.decode_without_bom_handling(bytes);
-            let units = text.chars().map(|c| u16::try_from(c as u32));
-            // A map has one unit for a code.
-            let units = units.map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER as u16));
-            *bytes = units.flat_map(u16::to_be_bytes).collect();
+    fn recode(&self, bytes: &mut Vec<u8>, shown: &mut BTreeSet<u16>) {
+        if self.seven_bits {
+            bytes.iter_mut().for_each(|byte| *byte |= 0x80);
         }
-        let units = bytes.chunks_exact(2);
-        shown.extend(units.map(|unit| u16::from_be_bytes([unit[0], unit[1]])));
+        let (text, _) = self.encoding.decode_without_bom_handling(bytes);
+        let units = text.chars().map(|c| u16::try_from(c as u32));
+        // A map has one unit for a code.
+        let units = units.map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER as u16));
+        let units: Vec<u16> = units.collect();
+        *bytes = units.iter().flat_map(|unit| unit.to_be_bytes()).collect();
+        shown.extend(units);
     }
 }
 

@@ -1,29 +1,34 @@
 //! Cleans a PDF's pages before they are drawn.
 //!
-//! The drawing library fails on unknown colours, images and graphics states, ignores two of the operators that show
-//! text, and recurses without limit into forms that draw themselves. None of these matter for text, so this module
-//! rewrites each content stream: it keeps only the operators that matter for text, with operands of the right type.
+//! The drawing library fails on unknown colours, images and graphics states, and ignores two of the operators that show
+//! text. It draws forms at the page's origin, recurses without limit into those that draw themselves, and takes fonts of
+//! one name for one font. So this module rewrites each page as one content stream: it keeps only the operators that
+//! matter for text, with operands of the right type, writes the content of a form in its place, and names each font anew.
 
 use std::collections::HashMap;
 use std::io::Read;
+use std::rc::Rc;
 
 use flate2::read::ZlibDecoder;
 use pdf_extract::content::{Content, Operation};
-use pdf_extract::{Dictionary, Document as Pdf, Object, ObjectId, Stream};
+use pdf_extract::{Dictionary, Document as Pdf, Object, ObjectId, Stream, dictionary};
 
-use crate::pdf_annotations::{self, Annotation};
+use crate::pdf_annotations;
 use crate::pdf_cmaps::{RecodedFonts, ShownUnits};
 
 /// The most bytes of one decompressed stream.
 const MAX_STREAM_BYTES: u64 = 32 << 20;
 /// The highest compression ratio of Deflate.
 const DEFLATE_RATIO: u64 = 1032;
-/// The most operators that one page may draw, including its nested forms.
+/// The most operators that one page may draw, including its nested forms, and the most bytes they take.
 const MAX_OPERATIONS: usize = 5_000_000;
+const MAX_DRAWN_BYTES: usize = 64 << 20;
+/// The most operators of a form that is a field of a flattened form.
+const MAX_FIELD_OPERATIONS: usize = 50;
+/// Tells the layout that an annotation or a field begins: pages have lost this operator.
+const BEGINS: &str = "f";
 /// The deepest nesting of forms.
 const MAX_FORMS_DEEP: usize = 16;
-/// Key of a form that was cleaned.
-const CLEANED: &str = "KeptCleaned";
 /// The deepest nesting of the page tree.
 const MAX_TREE_DEEP: usize = 64;
 
@@ -80,11 +85,11 @@ fn is_bomb(stream: &Stream) -> bool {
     std::io::copy(&mut unpacked, &mut std::io::sink()).is_ok_and(|n| n > MAX_STREAM_BYTES)
 }
 
-/// Rewrites the content of `page` and of its forms. Returns the new content stream, which can be deleted after the page
+/// Rewrites the content of `page`, with that of its forms. Returns the new content stream, which can be deleted after the page
 /// is drawn; `None` if the page is damaged.
 pub(crate) fn clean_page(pdf: &mut Pdf, fonts: &RecodedFonts, page: ObjectId) -> Option<ObjectId> {
-    let mut resources = inherited_resources(pdf, page);
-    let annotations = pdf_annotations::add_forms(pdf, page, &mut resources);
+    let resources = inherited_resources(pdf, page);
+    let annotations = pdf_annotations::of_page(pdf, page);
     let mut content = Vec::new();
     let parts = pdf.get_page_contents(page);
     let contents = pdf.get_dictionary(page).ok()?.get(b"Contents");
@@ -105,28 +110,34 @@ pub(crate) fn clean_page(pdf: &mut Pdf, fonts: &RecodedFonts, page: ObjectId) ->
         pdf,
         fonts,
         shown: ShownUnits::default(),
+        used: Dictionary::new(),
         forms: HashMap::new(),
         path: Vec::new(),
         shows_text: false,
         loses_text: false,
     };
-    let (mut content, _) = cleaner.clean(&content, &resources, false)?;
-    let annotations = cleaner.annotations(annotations, &mut resources)?;
-    if !annotations.is_empty() {
-        content = [b"q\n", &content[..], b"\nQ\n", &annotations].concat();
+    let page_drawn = cleaner.clean(&content, &resources)?;
+    let mut drawn = Drawn::default();
+    drawn.place(&page_drawn, [1.0, 0.0, 0.0, 1.0, 0.0, 0.0])?;
+    for annotation in annotations {
+        let fields = annotation.resources.as_ref().unwrap_or(&resources);
+        if let Some(form) = cleaner.form(annotation.form, fields) {
+            drawn.write(vec![Operation::new(BEGINS, vec![])])?;
+            drawn.place(&form, annotation.place)?;
+        }
     }
     if cleaner.loses_text && !cleaner.shows_text {
         return None;
     }
-    let shown = cleaner.shown;
+    let (shown, used) = (cleaner.shown, cleaner.used);
     fonts.write_maps(pdf, &shown);
-    let content = pdf.add_object(Stream::new(Dictionary::new(), content));
+    let content = pdf.add_object(Stream::new(Dictionary::new(), drawn.content));
     let page = pdf
         .get_object_mut(page)
         .and_then(Object::as_dict_mut)
         .ok()?;
     page.set("Contents", Object::Reference(content));
-    page.set("Resources", Object::Dictionary(resources));
+    page.set("Resources", dictionary! { "Font" => used });
     // The library reads only the page size from this entry, which does not affect the text, and fails without it.
     page.set(
         "MediaBox",
@@ -166,18 +177,76 @@ fn has_name(dictionary: &Dictionary, key: &[u8], name: &[u8]) -> bool {
 }
 
 /// The font of text.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Font {
+    /// Its new name.
+    name: Vec<u8>,
     /// The font object, if its strings are recoded.
     recoded: Option<ObjectId>,
+}
+
+/// Cleaned content, in which each `q` has its `Q`.
+#[derive(Default)]
+struct Drawn {
+    content: Vec<u8>,
+    operations: usize,
+    /// Where the fields behind the last text of the page begin: a program that flattens a form draws them there.
+    fields: Vec<usize>,
+}
+
+impl Drawn {
+    /// Appends `operations`; `None` if that is too much.
+    fn write(&mut self, operations: Vec<Operation>) -> Option<()> {
+        self.operations += operations.len();
+        self.content.extend(Content { operations }.encode().ok()?);
+        self.content.push(b'\n');
+        self.check()
+    }
+
+    /// Appends a form, moved by `matrix`; `None` if that is too much.
+    fn place(&mut self, form: &Self, matrix: [f32; 6]) -> Option<()> {
+        let matrix = matrix.map(Object::Real).to_vec();
+        self.write(vec![
+            Operation::new("q", vec![]),
+            Operation::new("cm", matrix),
+        ])?;
+        self.operations += form.operations;
+        self.content.extend(&form.content);
+        self.check()?;
+        self.write(vec![Operation::new("Q", vec![])])
+    }
+
+    /// Appends a form of a page.
+    fn place_on_page(&mut self, form: &Self, matrix: [f32; 6]) -> Option<()> {
+        if form.operations > MAX_FIELD_OPERATIONS {
+            self.end_fields();
+        } else {
+            self.fields.push(self.content.len());
+            self.write(vec![Operation::new(BEGINS, vec![])])?;
+        }
+        self.place(form, matrix)
+    }
+
+    /// The page goes on: what was drawn last are no fields.
+    fn end_fields(&mut self) {
+        for at in self.fields.drain(..) {
+            self.content[at] = b' ';
+        }
+    }
+
+    fn check(&self) -> Option<()> {
+        (self.operations <= MAX_OPERATIONS && self.content.len() <= MAX_DRAWN_BYTES).then_some(())
+    }
 }
 
 struct Cleaner<'a> {
     pdf: &'a mut Pdf,
     fonts: &'a RecodedFonts,
     shown: ShownUnits,
-    /// Forms already cleaned, with the number of operators they draw.
-    forms: HashMap<ObjectId, usize>,
+    /// The fonts of the page and its forms, by their new names.
+    used: Dictionary,
+    /// Forms already cleaned.
+    forms: HashMap<ObjectId, Rc<Drawn>>,
     /// The nested forms now being cleaned, outermost first.
     path: Vec<ObjectId>,
     /// Whether any text is shown.
@@ -187,17 +256,13 @@ struct Cleaner<'a> {
 }
 
 impl Cleaner<'_> {
-    /// The cleaned stream and the number of operators it draws; `None` if there are too many or the stream is damaged.
-    /// `again`: it was cleaned for another page.
-    fn clean(
-        &mut self,
-        content: &[u8],
-        resources: &Dictionary,
-        again: bool,
-    ) -> Option<(Vec<u8>, usize)> {
+    /// The cleaned content; `None` if it is too much or damaged.
+    fn clean(&mut self, content: &[u8], resources: &Dictionary) -> Option<Drawn> {
         let operations = Content::decode(content).ok()?.operations;
+        let mut drawn = Drawn::default();
         let mut kept = Vec::with_capacity(operations.len());
-        let mut cost = 0_usize;
+        let mut fonts = HashMap::new();
+        let mut has_text = false;
         // The library fails on text without a font. The font is part of the state that `q` saves and `Q` restores.
         let (mut font, mut saved) = (None::<Font>, Vec::new());
         for operation in operations {
@@ -208,21 +273,30 @@ impl Cleaner<'_> {
             let is_shown = font.is_some();
             if matches!(operator.as_str(), "Tj" | "TJ" | "'" | "\"") {
                 self.shows_text |= is_shown;
+                has_text |= is_shown;
+                drawn.end_fields();
                 self.loses_text |= !is_shown;
-                if let Some(recoded) = font.and_then(|font| font.recoded) {
-                    (self.fonts).recode(recoded, &mut operands, again, &mut self.shown);
+                if let Some(recoded) = font.as_ref().and_then(|font| font.recoded) {
+                    (self.fonts).recode(recoded, &mut operands, &mut self.shown);
                 }
             }
             match (operator.as_str(), &operands[..]) {
-                ("q", _) => saved.push(font),
-                ("Q", _) => font = saved.pop().unwrap_or(font),
+                ("q", _) => saved.push(font.clone()),
+                ("Q", _) => match saved.pop() {
+                    Some(before) => font = before,
+                    None => continue,
+                },
                 ("BT" | "ET" | "T*", _) => {}
                 ("cm" | "Tm", o) if are_numbers(o, 6) => {}
                 ("Td" | "TD", o) if are_numbers(o, 2) => {}
                 ("Tc" | "Tw" | "Tz" | "TL" | "Ts", o) if are_numbers(o, 1) => {}
                 ("Tf", [Object::Name(name), size]) if is_number(size) => {
-                    match self.font(resources, name) {
-                        Some(found) => font = Some(found),
+                    let found = fonts.entry(name.clone());
+                    match found.or_insert_with_key(|name| self.font(resources, name)) {
+                        Some(found) => {
+                            operands[0] = Object::Name(found.name.clone());
+                            font = Some(found.clone());
+                        }
                         None => continue,
                     }
                 }
@@ -241,56 +315,62 @@ impl Cleaner<'_> {
                     kept.push(Operation::new("Tj", vec![text.clone()]));
                     continue;
                 }
-                ("Do", [Object::Name(name)]) => match self.form(resources, name) {
-                    Some(form) => cost = cost.saturating_add(form),
-                    None => continue,
-                },
+                ("Do", [Object::Name(name)]) => {
+                    if let Some((form, matrix)) = self.form_named(resources, name) {
+                        drawn.write(std::mem::take(&mut kept))?;
+                        match self.path.is_empty() {
+                            true => drawn.place_on_page(&form, matrix)?,
+                            false => drawn.place(&form, matrix)?,
+                        }
+                    }
+                    continue;
+                }
                 _ => continue,
             }
             kept.push(Operation { operator, operands });
         }
-        cost = cost.saturating_add(kept.len());
-        if cost > MAX_OPERATIONS {
-            return None;
+        kept.extend(saved.iter().map(|_| Operation::new("Q", vec![])));
+        drawn.write(kept)?;
+        if !has_text {
+            drawn.end_fields();
         }
-        Some((Content { operations: kept }.encode().ok()?, cost))
+        Some(drawn)
     }
 
-    /// Operators that draw those `annotations` of which the form can be drawn. Each gets a form of its own.
-    fn annotations(
-        &mut self,
-        annotations: Vec<Annotation>,
-        resources: &mut Dictionary,
-    ) -> Option<Vec<u8>> {
-        let mut operations = Vec::new();
-        for annotation in annotations {
-            let name = annotation.name.as_bytes();
-            if self.form(resources, name).is_some() {
-                operations.extend(annotation.draw(self.pdf, resources)?);
-            }
-        }
-        Content { operations }.encode().ok()
-    }
-
-    fn font(&self, resources: &Dictionary, name: &[u8]) -> Option<Font> {
+    /// The font `name`, which gets a name that no other font of the page has.
+    fn font(&mut self, resources: &Dictionary, name: &[u8]) -> Option<Font> {
         let fonts = resources.get_deref(b"Font", self.pdf);
         let font = fonts.and_then(Object::as_dict).ok()?.get(name).ok()?;
         let (id, object) = self.pdf.dereference(font).ok()?;
-        object.as_dict().ok()?;
+        let font = object.as_dict().ok()?;
+        let name = match id {
+            Some((number, generation)) => format!("F{number}.{generation}"),
+            None => format!("G{}", self.used.len()),
+        };
+        let used = id.map_or_else(|| font.clone().into(), Object::Reference);
+        self.used.set(name.clone(), used);
         Some(Font {
+            name: name.into_bytes(),
             recoded: id.filter(|id| self.fonts.contains(*id)),
         })
     }
 
-    /// Cleans the form `name` once. Returns the number of operators it draws; `None` if it cannot be drawn.
-    fn form(&mut self, resources: &Dictionary, name: &[u8]) -> Option<usize> {
+    /// The form `name`, and the matrix that it is drawn with.
+    fn form_named(&mut self, resources: &Dictionary, name: &[u8]) -> Option<(Rc<Drawn>, [f32; 6])> {
         let objects = resources
             .get_deref(b"XObject", self.pdf)
             .and_then(Object::as_dict)
             .ok()?;
         let id = objects.get(name).and_then(Object::as_reference).ok()?;
-        if let Some(cost) = self.forms.get(&id) {
-            return Some(*cost);
+        let form = self.form(id, resources)?;
+        let stream = self.pdf.get_object(id).and_then(Object::as_stream).ok()?;
+        Some((form, pdf_annotations::matrix(self.pdf, &stream.dict)))
+    }
+
+    /// Cleans a form once; `None` if it cannot be drawn. Without resources it has those given.
+    fn form(&mut self, id: ObjectId, resources: &Dictionary) -> Option<Rc<Drawn>> {
+        if let Some(form) = self.forms.get(&id) {
+            return Some(Rc::clone(form));
         }
         if self.path.contains(&id) || self.path.len() >= MAX_FORMS_DEEP {
             return None;
@@ -300,28 +380,15 @@ impl Cleaner<'_> {
             return None;
         }
         let content = unpacked(stream)?;
-        let again = stream.dict.has(CLEANED.as_bytes());
-        let own = stream
-            .dict
-            .get_deref(b"Resources", self.pdf)
-            .and_then(Object::as_dict);
+        let own = stream.dict.get_deref(b"Resources", self.pdf);
+        let own = own.and_then(Object::as_dict);
         let resources = own.unwrap_or(resources).clone();
-
         self.path.push(id);
-        let cleaned = self.clean(&content, &resources, again);
+        let cleaned = self.clean(&content, &resources);
         self.path.pop();
-        let (content, cost) = cleaned?;
-        // Give the form its own resources: those of another page could make it draw itself.
-        let dictionary = Dictionary::from_iter([
-            ("Subtype", Object::Name(b"Form".to_vec())),
-            ("Resources", Object::Dictionary(resources)),
-            (CLEANED, Object::Boolean(true)),
-        ]);
-        self.pdf
-            .objects
-            .insert(id, Object::Stream(Stream::new(dictionary, content)));
-        self.forms.insert(id, cost);
-        Some(cost)
+        let form = Rc::new(cleaned?);
+        self.forms.insert(id, Rc::clone(&form));
+        Some(form)
     }
 }
 

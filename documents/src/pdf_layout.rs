@@ -378,7 +378,7 @@ impl OutputDev for Layout<'_> {
         Ok(())
     }
 
-    /// An annotation begins ([`pdf_annotations::draw`]).
+    /// An annotation or a field begins ([`crate::pdf_content::clean_page`]).
     fn fill(
         &mut self,
         _: &Transform,

@@ -135,8 +135,9 @@ def predefined_cmaps():
 
 
 def filled_form():
-    """A form that was filled in: fields right of their labels and below one, a note, a hidden field, a box to tick. The second
-    field scales its form; the third is of fonts that all fields share."""
+    """A form that was filled in: fields right of their labels and below one, a note, a hidden field. The second field scales
+    its form; the third is of fonts that all fields share. Then fields that have a value only, one of them a password; two
+    boxes to tick, one of them of a parent, and a button to push."""
     def look(words, extra=b"/Resources << /Font << /F1 5 0 R >> >>"):
         return stream(b"/Tx BMC q BT /F1 12 Tf 2 4 Td (%s) Tj ET Q EMC" % words,
                       b"/Type /XObject /Subtype /Form /BBox [0 0 100 20] " + extra)
@@ -144,9 +145,13 @@ def filled_form():
     def field(look, rect, extra=b"/Subtype /Widget /FT /Tx /F 4"):
         return b"<< /Type /Annot %s /Rect [%s] /AP << /N %s >> >>" % (extra, rect, look)
 
-    words = b"BT /F1 12 Tf 50 500 Td (Tenant:) Tj 0 -30 Td (Deposit:) Tj 0 -30 Td (Place of the meter) Tj 0 -100 Td (Signed) Tj ET"
+    def value(rect, extra):
+        return b"<< /Type /Annot /Subtype /Widget /Rect [%s] %s >>" % (rect, extra)
+
+    words = b"BT /F1 12 Tf 50 500 Td (Tenant:) Tj 0 -30 Td (Deposit:) Tj 0 -30 Td (Place of the meter) Tj 0 -100 Td (Signed) Tj" \
+        b" 0 -40 Td (Town:) Tj 0 -30 Td (Notes:) Tj 0 -30 Td (Code:) Tj 20 -30 Td (married) Tj 100 0 Td (single) Tj ET"
     page = b"""<< /Type /Page /Parent 2 0 R /MediaBox [0 0 420 595] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >>
-        /Annots [10 0 R 11 0 R 12 0 R 13 0 R 14 0 R 15 0 R] >>"""
+        /Annots [10 0 R 11 0 R 12 0 R 13 0 R 14 0 R 15 0 R 16 0 R 17 0 R 18 0 R 30 0 R 31 0 R 33 0 R] >>"""
     return one_page(words, more={
         1: b"<< /Type /Catalog /Pages 2 0 R /AcroForm << /Fields [10 0 R 11 0 R 12 0 R] /DR << /Font << /F1 5 0 R >> >> >> >>",
         3: page,
@@ -156,9 +161,27 @@ def filled_form():
         13: field(b"23 0 R", b"150 336 250 356", b"/Subtype /FreeText"),
         14: field(b"24 0 R", b"150 200 250 220", b"/Subtype /Widget /FT /Tx /F 2"),
         15: field(b"<< /Off 24 0 R >>", b"150 180 250 200", b"/Subtype /Widget /FT /Btn"),
+        16: value(b"150 296 250 316", b"/FT /Tx /V <FEFF014100F30064017A>"),
+        17: value(b"150 226 250 286", b"/FT /Tx /V (The key is lost.\\rA new one comes.)"),
+        18: value(b"150 236 250 256", b"/FT /Tx /Ff 8192 /V (4711)"),
+        30: value(b"55 206 65 216", b"/FT /Btn /AS /Yes"),
+        31: value(b"155 206 165 216", b"/Parent 32 0 R /AS /Off"),
+        32: b"<< /FT /Btn /Ff 32768 /V /Off >>",
+        33: value(b"255 206 285 216", b"/FT /Btn /Ff 65536"),
         20: look(b"Anna Quill"), 21: look(b"2,340 euros"), 22: look(b"In the cellar", b""),
         23: look(b"Paid in May"), 24: look(b"Not to be seen"),
     })
+
+
+def placed_form():
+    """A form right of its label, with a font of its own that has the name of the page's font; it is drawn twice."""
+    return one_page(
+        b"BT /F1 12 Tf 50 500 Td (Rent:) Tj 0 -30 Td (Flat:) Tj ET q 1 0 0 1 85 500 cm /X1 Do Q 1 0 0 1 85 470 cm /X1 Do",
+        b"<< /Font << /F1 5 0 R >> /XObject << /X1 6 0 R >> >>",
+        {6: stream(b"BT /F1 12 Tf 0 0 Td (ABC) Tj ET Q Q q",
+                   b"/Type /XObject /Subtype /Form /BBox [0 0 99 20] /Resources << /Font << /F1 7 0 R >> >>"),
+         7: b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding /ToUnicode 8 0 R >>",
+         8: stream(b"begincmap 3 beginbfchar <41> <0039> <42> <0034> <43> <0030> endbfchar endcmap")})
 
 
 def odd_maps():
@@ -209,6 +232,7 @@ def hand_written():
             {6: b"<< /Type /Font /Subtype /Type1 /BaseFont /Nameless /FirstChar 32 /LastChar 126 /Widths [" + b"0 " * 95 + b"] >>"},
         ),
         "filled-form.pdf": filled_form(),
+        "placed-form.pdf": placed_form(),
         "odd-maps.pdf": odd_maps(),
         "width-ranges.pdf": width_ranges(),
         # The two operators that move to the next line and show text, and text in a form.

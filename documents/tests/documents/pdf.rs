@@ -318,9 +318,22 @@ fn fields_of_a_form_are_read_behind_their_labels() {
             "Deposit: | 2,340 euros",
             "Place of the meter",
             "In the cellar",
-            "Signed Paid in May"
+            "Signed | Paid in May",
+            "Town: | Łódź",
+            "Notes: | The key is lost. A new one comes.",
+            "Code:",
+            "[x] married\t[ ] single",
+            "[ ]"
         ]
     );
+}
+
+#[test]
+fn forms_are_drawn_in_their_place_with_their_own_fonts() {
+    let text = open("placed-form.pdf").text;
+    let mut words: Vec<&str> = text.split_whitespace().collect();
+    words.retain(|&word| word != "|");
+    assert_eq!(words, ["Rent:", "940", "Flat:", "940"], "{text}");
 }
 
 #[test]
