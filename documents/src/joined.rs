@@ -31,7 +31,7 @@ pub struct Part {
 
 impl Document {
     /// Joins `documents` in this order; a single document is returned unchanged. Page numbers are those of each
-    /// document.
+    /// document. Of several with one name, the later ones get a number: `a (2).txt`.
     ///
     /// # Panics
     /// If `documents` is empty.
@@ -40,13 +40,17 @@ impl Document {
         if documents.len() == 1 {
             return documents.remove(0);
         }
-        let names: Vec<String> = documents.iter().map(|d| d.name.clone()).collect();
+        let mut names: Vec<String> = Vec::new();
+        for document in &documents {
+            names.push(unused(&document.name, &names));
+        }
         let mut joined = Document {
             name: names.join(" + "),
             source_bytes: documents.iter().map(|d| d.source_bytes).sum(),
             ..Document::empty()
         };
         for (i, mut document) in documents.into_iter().enumerate() {
+            document.name.clone_from(&names[i]);
             let start = joined.text.len();
             joined.text += &std::mem::take(&mut document.text);
             let range = start..joined.text.len();
@@ -86,6 +90,22 @@ impl Document {
     }
 }
 
+/// `name`, numbered if `others` have it.
+fn unused(name: &str, others: &[String]) -> String {
+    let (stem, extension) = match name.rfind('.') {
+        Some(dot) if dot > 0 => name.split_at(dot),
+        _ => (name, ""),
+    };
+    let numbered = |number| match number {
+        1 => name.to_owned(),
+        _ => format!("{stem} ({number}){extension}"),
+    };
+    (1..)
+        .map(numbered)
+        .find(|name| !others.contains(name))
+        .unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,6 +138,22 @@ mod tests {
         // Code is cut by lines, prose by sentences, and no passage crosses into another document.
         assert_eq!(joined.text[joined.passage_at(at)], *"let c;");
         assert_eq!(joined.text[joined.passage_at(6)], *"Two.");
+    }
+
+    #[test]
+    fn documents_of_one_name_are_numbered() {
+        let documents = ["a.txt", "a (2).txt", "a.txt", ".env", ".env"];
+        let joined = Document::join(documents.map(|name| document(name, "One.")).to_vec());
+        let named: Vec<&str> = (joined.parts.iter())
+            .map(|part| part.document.name.as_str())
+            .collect();
+        assert_eq!(
+            named,
+            ["a.txt", "a (2).txt", "a (3).txt", ".env", ".env (2)"]
+        );
+        let ended = "(Here ends the document \"a (3).txt\". The next document is \".env\".)";
+        assert!(joined.text.contains(ended), "{}", joined.text);
+        assert_eq!(Document::join(joined.split()).text, joined.text);
     }
 
     #[test]
