@@ -123,10 +123,11 @@ impl Workbook {
 
     /// The value of a cell as it is shown, to the end of the cell.
     fn value(&self, kind: &str, style: usize, xml: &mut Xml) -> ExtractResult<String> {
-        let mut value = String::new();
+        let (mut value, mut formula) = (String::new(), String::new());
         while let Some(tag) = xml.child()? {
             match tag.name() {
                 "v" => value = xml.text()?,
+                "f" => formula = xml.text()?,
                 "is" => value = string(xml)?,
                 _ => xml.skip()?,
             }
@@ -140,6 +141,8 @@ impl Workbook {
             "b" => (if value.trim() == "1" { "TRUE" } else { "FALSE" }).to_owned(),
             "d" => value.replace('T', " "),
             "str" | "inlineStr" | "e" => value,
+            // Saved by a program that does not calculate.
+            _ if value.is_empty() && !formula.is_empty() => format!("={formula}"),
             _ => match value.trim().parse::<f64>() {
                 Ok(number) => {
                     let format = self.formats.get(style).unwrap_or(&NumberFormat::General);

@@ -219,7 +219,9 @@ fn sparse_and_repeated_cells_are_limited() {
             format!("<row><c r='XFD{row}'><v>{row}</v></c><c r='ZZZZZZZZZ{row}'><v>9</v></c></row>")
         })
         .collect();
-    let sheet = format!("<worksheet><sheetData>{rows}</sheetData></worksheet>");
+    // A program that does not calculate writes formulas without values.
+    let formula = "<row><c r='XFC1' t='str'><f>A1</f><v></v></c><c r='XFD1'><f>SUM(A1:A9)</f><v></v></c></row>";
+    let sheet = format!("<worksheet><sheetData>{rows}{formula}</sheetData></worksheet>");
     let relations: &[u8] =
         b"<Relationships><Relationship Id='1' Type='/worksheet' Target='s.xml'/></Relationships>";
     let xlsx = pack(&[
@@ -233,6 +235,7 @@ fn sparse_and_repeated_cells_are_limited() {
     ]);
     let document = open("sparse.xlsx", xlsx).expect("a document");
     assert!(document.text.starts_with("# A\n\n1\n2\n3\n"));
+    assert!(document.text.ends_with("\n19999\n=SUM(A1:A9)\n"));
 }
 
 #[test]
