@@ -405,14 +405,16 @@ fn summary(
             Some(gpu) => format!(" · on {gpu}, {} of it", bytes(answer.ledger.gpu)),
         },
     );
-    for source in &answer.sources {
+    for (i, source) in answer.sources.iter().enumerate() {
+        let is_cited = answer.citations.iter().any(|citation| citation.source == i);
+        let from = if is_cited { "from" } else { "perhaps from" };
         let named = source.within.as_ref();
         let named = named.map_or(String::new(), |within| format!("{}: ", within.document));
         let page = source
             .page
             .map_or(named.clone(), |page| format!("{named}page {page}: "));
         let passage = source.text.split_whitespace().collect::<Vec<_>>().join(" ");
-        text += &format!("from {page}“{passage}”\n");
+        text += &format!("{from} {page}“{passage}”\n");
     }
     match answer.report.finish {
         Finish::End => {}

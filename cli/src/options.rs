@@ -24,6 +24,7 @@ pub fn for_error(error: &anyhow::Error) -> Option<String> {
         EngineError::Gpu(_) | EngineError::NoGpu(_) => fixed("--device cpu"),
         EngineError::GpuRows { .. } => fixed("--cache, --device cpu"),
         EngineError::CacheType { .. } => fixed("--cache, --method"),
+        EngineError::TooLong { .. } => fixed("--streaming on"),
         EngineError::EmptyQuestion => fixed("--question"),
         EngineError::SamplingFailed(_) => fixed("--temperature 0"),
         EngineError::BudgetBytes { .. }

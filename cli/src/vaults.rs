@@ -13,18 +13,19 @@ use crate::model::Answering;
 use crate::output::{self, bytes, count};
 use crate::progress::{ReadingBar, stop_on_ctrl_c};
 
-/// Digits of a key in a list: enough to distinguish documents.
+/// Least digits of a key in a list: enough to distinguish documents.
 const SHOWN_DIGITS: usize = 12;
 
-/// The first digits of a key; the whole key if another of `entries` begins with them too.
+/// The first digits of a key: as many as tell it from those of the other `entries`.
 fn shown_key(entry: &VaultEntry, entries: &[VaultEntry]) -> String {
     let key = entry.key.to_string();
-    let short = &key[..SHOWN_DIGITS];
-    let begins = |other: &&VaultEntry| other.key.to_string().starts_with(short);
-    match entries.iter().filter(begins).count() {
-        1 => short.to_owned(),
-        _ => key,
-    }
+    let keys: Vec<String> = entries.iter().map(|entry| entry.key.to_string()).collect();
+    let is_known = |&digits: &usize| {
+        let begins = |other: &&String| other.starts_with(&key[..digits]);
+        keys.iter().filter(begins).count() == 1
+    };
+    let digits = (SHOWN_DIGITS..key.len()).find(is_known);
+    key[..digits.unwrap_or(key.len())].to_owned()
 }
 
 fn as_json(entry: &VaultEntry) -> Value {
