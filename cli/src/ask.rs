@@ -319,6 +319,7 @@ impl<'a> Asker<'a> {
             output::say(&output::printable(&format!("\nprompt: {prompt}\n")));
         }
         let summary = summary(
+            ask.document,
             answer,
             &map::label(ask.method, answer),
             &answered.said,
@@ -360,9 +361,26 @@ fn gpu_name(engine: &Engine) -> Option<&str> {
     engine.uses_gpu().then(|| engine.computes_on())
 }
 
-/// The cost of the answer in three lines, and the answer's notes that are not yet in `said`. `expected` is the expected
+/// The passages that the answer stands on, and those that it perhaps used: a line for each.
+fn passages(document: &Document, answer: &Answer) -> String {
+    let mut text = String::new();
+    for (i, source) in answer.sources.iter().enumerate() {
+        let is_cited = answer.citations.iter().any(|citation| citation.source == i);
+        let from = if is_cited { "from" } else { "perhaps from" };
+        let named = source.within.as_ref();
+        let named = named.map_or(String::new(), |within| format!("{}: ", within.document));
+        let noun = document.page_noun_at(source.start);
+        let page = (source.page).map_or(String::new(), |page| format!("{noun} {page}: "));
+        let passage = source.text.split_whitespace().collect::<Vec<_>>().join(" ");
+        text += &format!("{from} {named}{page}“{passage}”\n");
+    }
+    text
+}
+
+/// The cost of the answer in three lines, its passages, and the answer's notes that are not yet in `said`. `expected` is the expected
 /// peak in bytes; `gpu` is the device if it is a GPU.
 fn summary(
+    document: &Document,
     answer: &Answer,
     method: &str,
     said: &[Note],
@@ -405,17 +423,7 @@ fn summary(
             Some(gpu) => format!(" · on {gpu}, {} of it", bytes(answer.ledger.gpu)),
         },
     );
-    for (i, source) in answer.sources.iter().enumerate() {
-        let is_cited = answer.citations.iter().any(|citation| citation.source == i);
-        let from = if is_cited { "from" } else { "perhaps from" };
-        let named = source.within.as_ref();
-        let named = named.map_or(String::new(), |within| format!("{}: ", within.document));
-        let page = source
-            .page
-            .map_or(named.clone(), |page| format!("{named}page {page}: "));
-        let passage = source.text.split_whitespace().collect::<Vec<_>>().join(" ");
-        text += &format!("{from} {page}“{passage}”\n");
-    }
+    text += &passages(document, answer);
     match answer.report.finish {
         Finish::End => {}
         Finish::Length => text += "note: the answer reached --max-tokens\n",

@@ -26,7 +26,7 @@ impl ReadingBar {
     pub fn new() -> Self {
         Self(bar(
             20,
-            "reading{prefix} {bar:24} {percent:>3} %  {msg:52!}",
+            "reading{prefix} {bar:24} {percent:>3} %  {wide_msg}",
         ))
     }
 
@@ -76,7 +76,7 @@ pub struct CountBar(ProgressBar);
 impl CountBar {
     /// Creates a bar over `total` questions, which is drawn if stderr is a terminal.
     pub fn new(total: usize) -> Self {
-        let bar = bar(20, "{bar:24} {pos}/{len}  {msg:36!}");
+        let bar = bar(20, "{bar:24} {pos}/{len}  {wide_msg}");
         bar.set_length(total as u64);
         Self(bar)
     }
@@ -99,7 +99,7 @@ pub struct TransferBar(ProgressBar);
 impl TransferBar {
     /// Creates a bar, which is drawn if stderr is a terminal.
     pub fn new() -> Self {
-        Self(bar(10, "{prefix} {bar:24} {percent:>3} %  {msg}"))
+        Self(bar(10, "{prefix} {bar:24} {percent:>3} %  {wide_msg}"))
     }
 
     /// Shows the progress of the download.
