@@ -167,6 +167,8 @@ def books():
     book = epub.EpubBook()
     book.set_identifier("archive")
     book.set_title("The Archive")
+    book.add_author("Ann Quill")
+    book.add_author("Bo Marsh", uid="second")
     chapters = []
     for number, title in [(2, "Keys"), (1, "Doors & more")]:
         chapter = epub.EpubHtml(title=title, file_name=f"chapter {number}.xhtml")
@@ -183,7 +185,7 @@ def books():
     epub.write_epub(saved, book)
     repack("book.epub", saved.getvalue())
     each = "# %s\n\nThe keeper\u00a0of the archive counts every page.\n\n* * *\n\nChapter file %d."
-    expect("book.epub", each % ("Doors & more", 1) + "\n\n" + each % ("Keys", 2))
+    expect("book.epub", "The Archive\n\nAnn Quill, Bo Marsh\n\n" + each % ("Doors & more", 1) + "\n\n" + each % ("Keys", 2))
     method = '<encryption xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><EncryptedData><EncryptionMethod Algorithm="%s"/></EncryptedData></encryption>'
     with zipfile.ZipFile(HERE / "book.epub") as archive:
         parts = {i.filename: archive.read(i) for i in archive.infolist()}

@@ -20,14 +20,17 @@ pub(super) fn read(archive: &mut Archive) -> ExtractResult<Writer> {
         return Err(Failure::Protected);
     }
     let mut builder = Builder::new();
-    for chapter in chapters(archive)? {
+    let (chapters, about) = contents(archive)?;
+    for chapter in chapters {
         let Some(text) = archive.text(&chapter)? else {
             continue;
         };
         builder.out.begin_page();
         html::read_into(&mut builder, &text, true)?;
     }
-    builder.finish()
+    let mut out = builder.finish()?;
+    out.put_unless_said(&about);
+    Ok(out)
 }
 
 fn is_protected(archive: &mut Archive) -> ExtractResult<bool> {
@@ -42,8 +45,9 @@ fn is_protected(archive: &mut Archive) -> ExtractResult<bool> {
     Ok(is_protected)
 }
 
-/// The names of the chapters in the order of reading, without the contents page that reading programs show elsewhere.
-fn chapters(archive: &mut Archive) -> ExtractResult<Vec<String>> {
+/// The names of the chapters in the order of reading, without the contents page that reading programs show elsewhere; and
+/// the title and the authors, which may stand in a picture only.
+fn contents(archive: &mut Archive) -> ExtractResult<(Vec<String>, [String; 2])> {
     let container = archive.required(CONTAINER)?;
     let package = (Xml::new(&container).find("rootfile")?)
         .and_then(|tag| tag.get("full-path"))
@@ -71,7 +75,16 @@ fn chapters(archive: &mut Archive) -> ExtractResult<Vec<String>> {
         let id = tag.get("idref").unwrap_or_default();
         chapters.extend(files.remove(&id));
     })?;
-    Ok(chapters)
+    let texts = |name| {
+        let (mut xml, mut found) = (Xml::new(&text), Vec::new());
+        while xml.find(name)?.is_some() {
+            found.push(xml.text()?);
+        }
+        Ok(found)
+    };
+    let title: Vec<String> = texts("title")?;
+    let title = title.into_iter().next().unwrap_or_default();
+    Ok((chapters, [title, texts("creator")?.join(", ")]))
 }
 
 /// A reference with `%20` and the like replaced.

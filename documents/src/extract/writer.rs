@@ -35,6 +35,9 @@ enum Last {
     Other,
 }
 
+/// What a title page says, stands within so many bytes.
+const BEGINNING: usize = 4000;
+
 /// Writes blocks as text.
 pub(super) struct Writer {
     text: String,
@@ -151,6 +154,28 @@ impl Writer {
         let title = one_line(title);
         if !title.is_empty() && self.pages.is_empty() {
             self.text.insert_str(0, &format!("# {title}\n\n"));
+        }
+    }
+
+    /// Writes `lines` above all text, as paragraphs of the first page: those with which no line near its beginning begins or
+    /// ends anyway. Text of nothing else is none.
+    pub(super) fn put_unless_said(&mut self, lines: &[String]) {
+        if self.is_empty() {
+            return;
+        }
+        let end = self.text.floor_char_boundary(BEGINNING);
+        let beginning = self.text[..end].to_lowercase();
+        let is_said = |line: &str| {
+            let mut said = beginning.lines().map(|said| said.trim_matches(['#', ' ']));
+            said.any(|said| said.starts_with(line) || said.ends_with(line))
+        };
+        let lines = lines.iter().map(|line| one_line(line));
+        let new = lines.filter(|line| !is_said(&line.to_lowercase()));
+        let new: String = new.map(|line| line + "\n\n").collect();
+        self.text.insert_str(0, &new);
+        for (i, page) in self.pages.iter_mut().enumerate() {
+            page.range.start += if i == 0 { 0 } else { new.len() };
+            page.range.end += new.len();
         }
     }
 
