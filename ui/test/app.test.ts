@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import type { AppEvent, Memory, Progress, Turn } from '../src/lib/contract'
+import type { AppEvent, Estimate, Memory, Progress, Turn } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
 import { figures, segments, shortage } from '../src/lib/memory'
 import { documentFacts, memory, snapshot, turn } from './given'
@@ -85,6 +85,20 @@ describe('the app', () => {
     expect(d.selected).toBeNull()
     d.apply({ event: 'document', document: null, turns: [] })
     expect(d.document).toBeNull()
+  })
+
+  it('knows the estimate of a running question again when its document is back', () => {
+    const d = app({ event: 'turn', turn: turn({ id: 1, state: 'reading' }) })
+    const planned = {} as Estimate
+    d.estimate = planned
+    const open = (id: number, turns: Turn[]) => {
+      d.apply({ event: 'document', document: documentFacts({ id, name: `${id}.pdf` }), turns })
+      return d.estimate === planned
+    }
+    expect(open(2, [])).toBe(false)
+    expect(open(1, [turn({ id: 1, state: 'answering' })])).toBe(true)
+    expect(open(2, [turn({ id: 9 })])).toBe(false)
+    expect(open(1, [turn({ id: 1, state: 'done' })]), 'of other settings, perhaps').toBe(false)
   })
 
   it('keeps few notices of one place, none twice', () => {

@@ -169,6 +169,8 @@ export class AppState {
   speeds = $state.raw<Speeds>({})
   estimate = $state.raw<Estimate | null>(null)
   estimateError = $state.raw<Refusal | null>(null)
+  /** The estimate of a question that went on while its conversation was left: none is made while one runs. */
+  #planned: { turn: number; estimate: Estimate } | null = null
   /** The estimate from before the last question ended: it does not count what that question put into the vault. */
   outdated = $state.raw<Estimate | null>(null)
 
@@ -445,7 +447,7 @@ export class AppState {
     this.selected = newestOf(this.turns)?.id ?? null
     this.live = null
     this.mapped = null
-    this.estimate = null
+    this.estimate = this.#planned?.turn === this.running?.id ? (this.#planned?.estimate ?? null) : null
     this.estimateError = null
   }
 
@@ -467,7 +469,10 @@ export class AppState {
   #takeDocument(document: DocumentFacts | null, turns: Turn[]): void {
     if (document === null) return this.close()
     const other = document.id !== this.document?.id
-    if (other) this.#leave()
+    if (other) {
+      if (this.running && this.estimate) this.#planned = { turn: this.running.id, estimate: this.estimate }
+      this.#leave()
+    }
     this.document = document
     this.#pieces.clear()
     this.#setTurns(turns)
