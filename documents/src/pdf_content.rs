@@ -3,7 +3,8 @@
 //! The drawing library fails on unknown colours, images and graphics states, and ignores two of the operators that show
 //! text. It draws forms at the page's origin, recurses without limit into those that draw themselves, and takes fonts of
 //! one name for one font. So this module rewrites each page as one content stream: it keeps only the operators that
-//! matter for text, with operands of the right type, writes the content of a form in its place, and names each font anew.
+//! matter for text, with operands of the right type, writes the content of a form in its place, and gives each font
+//! a name of its own.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -25,7 +26,7 @@ const MAX_OPERATIONS: usize = 5_000_000;
 const MAX_DRAWN_BYTES: usize = 64 << 20;
 /// The most operators of a form that is a field of a flattened form.
 const MAX_FIELD_OPERATIONS: usize = 50;
-/// Tells the layout that an annotation or a field begins: pages have lost this operator.
+/// Tells the layout that an annotation or a field begins; no cleaned page has this operator.
 const BEGINS: &str = "f";
 /// The deepest nesting of forms.
 const MAX_FORMS_DEEP: usize = 16;
@@ -147,10 +148,13 @@ pub(crate) fn clean_page(pdf: &mut Pdf, fonts: &RecodedFonts, page: ObjectId) ->
     Some(content)
 }
 
+/// The most bytes of a compressed stream without content.
+const MAX_EMPTY_BYTES: usize = 16;
+
 /// The decompressed bytes of a stream; `None` if decompression fails at the first byte.
 fn unpacked(stream: &Stream) -> Option<Vec<u8>> {
     let bytes = stream.decompressed_content().ok()?;
-    (stream.content.is_empty() || !bytes.is_empty()).then_some(bytes)
+    (stream.content.len() <= MAX_EMPTY_BYTES || !bytes.is_empty()).then_some(bytes)
 }
 
 fn inherited_resources(pdf: &Pdf, page: ObjectId) -> Dictionary {
@@ -227,7 +231,7 @@ impl Drawn {
         self.place(form, matrix)
     }
 
-    /// The page goes on: what was drawn last are no fields.
+    /// The page goes on: the small forms before are no fields.
     fn end_fields(&mut self) {
         for at in self.fields.drain(..) {
             self.content[at] = b' ';

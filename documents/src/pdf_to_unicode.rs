@@ -9,12 +9,20 @@ use std::fmt::Write;
 
 use pdf_extract::{Dictionary, Document as Pdf, Object, ObjectId, Stream};
 
-/// The most codes of one map.
-const MAX_CODES: usize = 1 << 17;
+/// The largest code that the library reads.
+const MAX_CODE: u32 = 0xffff;
 const KEY: &[u8] = b"ToUnicode";
 
 /// Rewrites the maps of all fonts of `pdf`. A font with no readable map keeps what its encoding says.
 pub(crate) fn rewrite(pdf: &mut Pdf) {
+    let unnamed = pdf.objects.iter();
+    let unnamed = unnamed.filter(|(_, object)| lacks_encoding(pdf, object));
+    let unnamed: Vec<ObjectId> = unnamed.map(|(&id, _)| id).collect();
+    for font in unnamed {
+        if let Ok(font) = pdf.get_object_mut(font).and_then(Object::as_dict_mut) {
+            font.set("Encoding", Dictionary::new());
+        }
+    }
     let mut maps = BTreeSet::new();
     for object in pdf.objects.values_mut() {
         if let Ok(font) = object.as_dict_mut() {
@@ -31,6 +39,22 @@ pub(crate) fn rewrite(pdf: &mut Pdf) {
         let codes = bytes.map_or_else(|_| BTreeMap::new(), |bytes| read(&bytes));
         pdf.objects.insert(map, written(&codes));
     }
+}
+
+/// Whether `object` is a simple font with a map and nothing else that names its characters. The library then fails on a
+/// character that the map lacks, with an empty encoding it does not.
+fn lacks_encoding(pdf: &Pdf, object: &Object) -> bool {
+    let Ok(font) = object.as_dict() else {
+        return false;
+    };
+    let kind = font.get(b"Subtype").and_then(Object::as_name);
+    let is_simple = kind.is_ok_and(|kind| matches!(kind, b"Type1" | b"TrueType" | b"MMType1"));
+    let descriptor = font.get_deref(b"FontDescriptor", pdf);
+    let is_embedded = descriptor.and_then(Object::as_dict).is_ok_and(|about| {
+        let files: [&[u8]; 3] = [b"FontFile", b"FontFile2", b"FontFile3"];
+        files.iter().any(|file| about.has(file))
+    });
+    is_simple && font.has(KEY) && !font.has(b"Encoding") && !is_embedded
 }
 
 /// The maps to which fonts within `object` refer.
@@ -105,7 +129,7 @@ fn read(map: &[u8]) -> BTreeMap<u32, String> {
 }
 
 fn insert(codes: &mut BTreeMap<u32, String>, code: u32, text: Option<String>) {
-    if let Some(text) = text.filter(|_| codes.len() < MAX_CODES) {
+    if let Some(text) = text.filter(|_| code <= MAX_CODE) {
         codes.insert(code, text);
     }
 }
@@ -114,7 +138,7 @@ fn insert(codes: &mut BTreeMap<u32, String>, code: u32, text: Option<String>) {
 fn insert_range(codes: &mut BTreeMap<u32, String>, first: u32, last: u32, text: Option<String>) {
     let Some(mut text) = text else { return };
     let Some(end) = text.pop() else { return };
-    for (code, char) in (first..=last).zip(end..=char::MAX).take(MAX_CODES) {
+    for (code, char) in (first..=last.min(MAX_CODE)).zip(end..=char::MAX) {
         insert(codes, code, Some(format!("{text}{char}")));
     }
 }
@@ -228,6 +252,6 @@ mod tests {
             reads(nothing, &[]);
         }
         let bomb = read(b"1 beginbfrange <00000000> <ffffffff> <0041> endbfrange");
-        assert_eq!(bomb.len(), MAX_CODES);
+        assert_eq!(bomb.len(), 1 << 16);
     }
 }

@@ -184,17 +184,28 @@ def placed_form():
          8: stream(b"begincmap 3 beginbfchar <41> <0039> <42> <0034> <43> <0030> endbfchar endcmap")})
 
 
+def empty_part():
+    """A page in two parts, of which the second one is compressed and empty."""
+    page = b"""<< /Type /Page /Parent 2 0 R /MediaBox [0 0 420 595] /Contents [4 0 R 6 0 R]
+        /Resources << /Font << /F1 5 0 R >> >> >>"""
+    return one_page(b"BT /F1 12 Tf 50 500 Td (A single honest sentence.) Tj ET",
+                    more={3: page, 6: stream(zlib.compress(b""), b"/Filter /FlateDecode")})
+
+
 def odd_maps():
     """ToUnicode maps as programs write them against the rules: five digits for one character, fewer entries than said, half a
-    surrogate pair; and something that is no map."""
-    maps = [b"begincmap 3 beginbfchar <41> <1F600> <42> <d83d> <43> <0058> endbfchar endcmap",
+    surrogate pair; something that is no map; and a map that lacks characters of a font without an encoding."""
+    maps = [b"begincmap 3 beginbfchar <41> <1F600> <42> <d83d> <43> <0058> endbfchar"
+            b" beginbfrange <00010000> <00010010> <0041> endbfrange endcmap",
             b"begincmap 9 beginbfrange <41> <43> <0061> endbfrange endcmap"]
     font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding /ToUnicode %s >>"
     return one_page(
-        b"BT /F1 12 Tf 50 500 Td (ABC) Tj 0 -30 Td /F2 12 Tf (ABC) Tj 0 -30 Td /F3 12 Tf (ABC) Tj 0 -30 Td /F4 12 Tf (ABC) Tj ET",
-        b"<< /Font << /F1 6 0 R /F2 7 0 R /F3 8 0 R /F4 9 0 R >> >>",
+        b"BT /F1 12 Tf 50 500 Td (ABC) Tj 0 -30 Td /F2 12 Tf (ABC) Tj 0 -30 Td /F3 12 Tf (ABC) Tj 0 -30 Td /F4 12 Tf (ABC) Tj 0 -30 Td /F5 12 Tf (A C) Tj ET",
+        b"<< /Font << /F1 6 0 R /F2 7 0 R /F3 8 0 R /F4 9 0 R /F5 13 0 R >> >>",
         {6: font % b"10 0 R", 7: font % b"11 0 R", 8: font % b"12 0 R", 9: font % b"/Unknown",
-         10: stream(maps[0]), 11: stream(maps[1]), 12: b"<< /Length 9 >>"})
+         10: stream(maps[0]), 11: stream(maps[1]), 12: b"<< /Length 9 >>",
+         13: b"<< /Type /Font /Subtype /Type1 /BaseFont /Nameless /ToUnicode 14 0 R >>",
+         14: stream(b"begincmap 1 beginbfchar <41> <0058> endbfchar endcmap")})
 
 
 def width_ranges():
@@ -233,6 +244,7 @@ def hand_written():
         ),
         "filled-form.pdf": filled_form(),
         "placed-form.pdf": placed_form(),
+        "empty-part.pdf": empty_part(),
         "odd-maps.pdf": odd_maps(),
         "width-ranges.pdf": width_ranges(),
         # The two operators that move to the next line and show text, and text in a form.
