@@ -343,7 +343,10 @@ fn documents_are_joined_adopted_and_removed() {
     worker.say(&Request::RemoveDocument { part: 1 });
     let (two, text) = arrived(&worker);
     let left = parts(&two, &text);
-    assert!(left.len() == 2 && left.iter().all(|(name, _)| name == "note.txt"));
+    assert_eq!(
+        (left[0].0.as_str(), left[1].0.as_str(), left.len()),
+        ("note.txt", "note (2).txt", 2)
+    );
     worker.say(&Request::RemoveDocument { part: 0 });
     let (one, text) = arrived(&worker);
     let alone = parts(&one, &text);
