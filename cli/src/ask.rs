@@ -377,8 +377,8 @@ fn passages(document: &Document, answer: &Answer) -> String {
     text
 }
 
-/// The cost of the answer in three lines, its passages, and the answer's notes that are not yet in `said`. `expected` is the expected
-/// peak in bytes; `gpu` is the device if it is a GPU.
+/// The cost of the answer in three lines, its passages, and the answer's notes that are not yet in `said`. `expected` is
+/// the expected peak in bytes; `gpu` is the device if it is a GPU.
 fn summary(
     document: &Document,
     answer: &Answer,
